@@ -125,7 +125,7 @@ def describe(error: Exception) -> Described:
         case LimitReached():
             kind = Kind(429, "rate_limit_error", error.code, _wait(error.retry_after))
         case TimedOut():
-            # Behind any other deadline a retry would repeat work of the model.
+            # After any other deadline a retry would repeat work of the model.
             headers = {} if error.code == "queue_timeout" else _NO_RETRY
             kind = Kind(408, "timeout_error", error.code, headers)
             more = {"usage": error.usage} if error.usage else {}

@@ -36,7 +36,7 @@ class Switchyard:
 
     `url`: the address of a Switchyard server whose models to use, for applications of several
     processes. Nothing is then loaded here, and requests under `url_prefix` are passed on. `key`:
-    the API key for `generate` and `stream`. Both may also stand in `app.config` and the
+    the API key for `generate` and `stream`. Both may also come from `app.config` and the
     environment.
     """
 
@@ -65,7 +65,7 @@ class Switchyard:
     def init_app(self, app: flask.Flask) -> None:
         """Adds the extension to `app`. Loads nothing yet.
 
-        Raises SettingsError, also for a wrong file of keys; engine.ModelError for a missing model;
+        Raises SettingsError, including for a wrong key file; engine.ModelError for a missing model;
         RuntimeError for a second extension of one application.
         """
         if HOST in app.extensions:
@@ -81,7 +81,7 @@ class Switchyard:
         app.extensions[HOST] = (
             self._open_remote(app, url, key, given) if url else self._open_local(app, given)
         )
-        # Else each visitor who leaves is a traceback in the host's log, and a call of its 500.
+        # Otherwise each visitor who leaves is a traceback in the host's log, and a call of its 500.
         if ClientGone not in app.error_handler_spec[None][None]:
             app.register_error_handler(ClientGone, _end_of_visit)
         self._app = app
@@ -186,7 +186,7 @@ class Switchyard:
 
 
 def _end_of_visit(error: ClientGone) -> tuple[str, int]:
-    """The answer to a visitor who has left, which the access log alone tells."""
+    """The answer to a visitor who has left, which only the access log shows."""
     return "", PLAIN_KINDS[ClientGone].status
 
 

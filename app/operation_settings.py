@@ -14,7 +14,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     keys_file: str = Field(
         "",
         description="TOML file of API keys, their roles and limits: [operations](operations.md)."
-        " Empty: no key is asked for.",
+        " Empty: no key is required.",
     )
     trusted_proxies: list[str] = Field(
         [],
@@ -57,7 +57,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         400,
         ge=0,
         description="Days for which the ledger keeps rows of single requests. Sums by day stay."
-        " 0: for ever.",
+        " 0: forever.",
     )
 
     store_timeout: float = Field(

@@ -80,7 +80,7 @@ def services() -> Services:
 
 def repeatable(view: View[Arguments]) -> View[Arguments]:
     """Lets requests to a view repeat: with an Idempotency-Key they get the same answer, with a
-    Last-Event-ID the rest of a stream. Stands below `declares`.
+    Last-Event-ID the rest of a stream. Goes below `declares`.
     """
 
     @functools.wraps(view)

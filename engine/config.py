@@ -49,12 +49,12 @@ class ModelConfig:
     device: Device = _option(  # noqa: RUF009
         "auto",
         "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU. A GPU that torch can't"
-        " use ends the start.",
+        " use is an error at start.",
     )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",
         "Where the model's engine runs: a `thread` of the server's process, or a"
-        " `process` of its own, which is started anew if it dies; a process that several servers"
+        " `process` of its own, which is restarted if it dies; a process that several servers"
         " share, which `switchyard engine` runs (`socket`); or `auto`: a process on a GPU, else a"
         " thread.",
     )
@@ -175,7 +175,7 @@ class ModelConfig:
     )
     default_max_tokens: int | None = _option(
         None,
-        "Default `max_tokens` of requests, but for `/v1/completions`. Default: what is left of the"
+        "`max_tokens` of requests, except for `/v1/completions`. Default: what is left of the"
         " context; 512 for KoboldAI's routes.",
     )
     default_repetition_penalty: float = _option(

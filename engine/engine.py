@@ -92,7 +92,7 @@ class Engine:
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """The jobs that have not ended. Unless `timeout` is 0, a shared engine's list includes
-        other servers' jobs. The engine thread is asked for them, and for places in the queue: both
+        other servers' jobs. The engine thread reports them, and places in the queue: both
         are missing if it does not answer within `timeout` seconds.
         """
         with self._changed:
@@ -131,7 +131,7 @@ class Engine:
     @property
     def max_told(self) -> int:
         """Most tokens of a text to tokenize or detokenize without generation. It exceeds the
-        context: the count tells how far a prompt is too long. A million tokens would cost too much
+        context: the count shows how far a prompt is too long. A million tokens would cost too much
         memory.
         """
         return max(2 * self.context, MAX_TOLD)

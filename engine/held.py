@@ -1,4 +1,4 @@
-"""The jobs that an engine holds, as their events tell."""
+"""The jobs that an engine holds, according to their events."""
 
 import math
 import time
@@ -30,7 +30,7 @@ Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of 
 
 
 class Tracked:
-    """One job from its submission to its end, as its events tell."""
+    """One job from its submission to its end, according to its events."""
 
     __slots__ = ("job", "new_tokens", "state", "submitted")
 
@@ -90,7 +90,7 @@ class Held(Tracked):
         self.is_spent = False  # whether it may have no more tokens
 
     def account(self, event: JobEvent) -> None:
-        """Tell the stream what the job has used, at the events that change it."""
+        """Inform the stream of what the job has used, at the events that change it."""
         if self.stream.on_use is None:
             return
         is_lookup = isinstance(event, Prefill) and self.cached_tokens is None

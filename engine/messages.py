@@ -168,7 +168,7 @@ class JobState:
     state: Phase
     place: int | None  # among those that wait, 1 is next; None if active or not known
     prompt_tokens: int
-    new_tokens: int  # told so far
+    new_tokens: int  # sent so far
     age: float  # seconds since it was submitted
     num_pages: int  # held now
     priority: int
@@ -207,7 +207,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The place of a job in the queue, 1 is next. Told by `Engine.queued`."""
+    """The place of a job in the queue, 1 is next. Returned by `Engine.queued`."""
 
     identifier: str
     place: int
@@ -255,7 +255,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds from the submission to the start, to the first token told, to the end."""
+    """Seconds from the submission to the start, to the first token sent, to the end."""
 
     queue: float = 0.0
     prefill: float = 0.0
@@ -293,7 +293,7 @@ class Failed:
 JobEvent = (
     Started | PutBack | Parked | Queued | Prefill | PromptLogprobs | Chunk | Finished | Failed
 )
-# Of the engine thread itself
+# Events of the engine thread itself
 _LifeEvent = LoadProgress | Loaded | Stopped | Restarting | Recovering | Recovered | Hanging
 ThreadEvent = _LifeEvent | ReplicaStates | Zombies | PendingList | JobList | Stats
 Event = ThreadEvent | JobEvent

@@ -196,7 +196,7 @@ class Sampling:
         le=10,
     )
     temperature_last: bool = _parameter(
-        False, "shape", "Apply the temperature behind all filters, not before them."
+        False, "shape", "Apply the temperature after all filters, not before them."
     )
     top_k: int = _parameter(
         0, "filter", "Keep this number of tokens with the highest probabilities.", ge=0, le=100_000
@@ -251,7 +251,7 @@ class Sampling:
         0.0,
         "filter row",
         "XTC: probability of excluding the top choices. Those are all tokens with probability"
-        " >= `xtc_threshold`, but for the least probable one. Not applied where that would"
+        " >= `xtc_threshold`, except for the least probable one. Not applied where that would"
         " exclude the end or a newline.",
         ge=0,
         le=1,

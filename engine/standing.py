@@ -1,4 +1,4 @@
-"""The state of an engine, as its thread has told. The engine's lock guards changes. Any thread
+"""The state of an engine, as its thread reports it. The engine's lock guards changes. Any thread
 reads it: the error of a state is there before the state.
 """
 
@@ -29,7 +29,7 @@ from switchyard.engine.stats import Rates, Stats
 
 logger = logging.getLogger(__name__)
 
-RECENT = 10.0  # seconds over which rates are told
+RECENT = 10.0  # seconds over which rates are computed
 
 
 class Standing:
@@ -195,7 +195,7 @@ class Standing:
         self.begin_load()
         if self.is_ready:
             self._state = "loading"
-        logger.error("model %s: %s; it is loaded anew", self._name, reason)
+        logger.error("model %s: %s; it is reloaded", self._name, reason)
 
 
 class Past:

@@ -28,7 +28,7 @@ class Used:
     prompt_tokens: int
     cached_tokens: int
     computed_tokens: int  # of the prompts, not found in the cache
-    new_tokens: int  # sampled, also those that the answer leaves out after a loop
+    new_tokens: int  # sampled, including those that the answer leaves out after a loop
     reason: FinishReason | Literal["failed"] | None = None  # None: not ended
     timings: Timings | None = None  # of a job that has finished
     num_sequences: int = 1  # 2 for a guided job
@@ -64,7 +64,7 @@ class Stream:
         wake: Callable[[], None] | None = None,
         on_use: OnUse | None = None,
     ) -> None:
-        """`wake`: as for `poll`. `on_use`: called with what each job uses, also after `close`; on
+        """`wake`: as for `poll`. `on_use`: called with what each job uses, even after `close`; on
         the link's thread, so it must not block. A job that may have no more tokens is ended,
         with finish_reason "length" and stop_reason "quota".
         """

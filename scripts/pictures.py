@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures anew: the page, and the board's panels, of a server under traffic.
+"""Draws docs/pictures: the page, and the board's panels, of a server under traffic.
 
     scripts/test-page -k enter   # installs chromium and Playwright
     .venv/page/bin/python scripts/pictures.py [--prometheus PROGRAM] [--seconds 60]

@@ -1,6 +1,6 @@
 """The production server for ExLlamaV2 models, and a Flask extension.
 
-Its code lies beside this folder, in `app/` and `engine/`. The import names are `switchyard.app` and
+Its code is beside this folder, in `app/` and `engine/`. The import names are `switchyard.app` and
 `switchyard.engine`, which can't collide with a host application's.
 """
 

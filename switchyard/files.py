@@ -15,7 +15,7 @@ MOST = 60.0  # seconds of a read, after which it fails
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_result]:
-    """The bytes of a file, and its status. Raises OSError, also for a pipe or a device, for more
+    """The bytes of a file, and its status. Raises OSError, even for a pipe or a device, for more
     than `max_bytes`, for a file that changes meanwhile, and after MOST seconds.
     """
     found: list[tuple[bytes, os.stat_result] | BaseException] = []

@@ -54,7 +54,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> SettingsError:
     """The error of a setting; its message begins with the setting's place.
 
-    `name`: the setting, perhaps with a path inside it behind a dot.
+    `name`: the setting, perhaps with a path inside it after a dot.
     """
     return SettingsError(f"{place(name, arguments)}: {reason}", name.partition(".")[0], reason)
 

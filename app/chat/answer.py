@@ -9,7 +9,7 @@ from switchyard.app.parts.parts import Part, Reasoning, ToolCall
 
 
 class Answer(Choice):
-    """Converts the events of one job into parts. It ends the job behind the last allowed call."""
+    """Converts the events of one job into parts. It ends the job after the last allowed call."""
 
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True

@@ -13,7 +13,7 @@ def constraint(
 ) -> engine.Constraint | None:
     """The constraint for the tools of a request; None if it needs none. Raises InvalidJob.
 
-    With a required call: calls only. Else with a `form`: calls, or an answer of that form. Else
+    With a required call: calls only. With a `form`: calls, or an answer of that form. Otherwise
     with a strict function: any text, with calls valid by their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
@@ -59,7 +59,7 @@ def _schemas(
     """The schema of each function's arguments.
 
     A function that isn't strict gets its schema only if the engine can enforce it, and compile it
-    in time with the others. Else any object is valid.
+    in time with the others. Otherwise any object is valid.
     """
     seconds = 0.0
     for function in functions:

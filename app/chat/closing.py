@@ -8,7 +8,7 @@ _MAX_TOKENS = 64
 
 
 def closing_ids(template: ChatTemplate, tokenizer: engine.Tokenizer) -> tuple[int, ...]:
-    """The control token right behind an answer, whatever the model's files name as its end. Empty
+    """The control token right after an answer, whatever the model's files name as its end. Empty
     if there is none.
     """
     messages = [{"role": "user", "content": "A question"}]

@@ -28,7 +28,7 @@ class Prompt:
     format: CallFormat
     tags: Tags | None  # None: thoughts, if there are any, stay in the text
     is_reasoning: bool  # the prompt ends inside thoughts
-    after: str  # constraints hold behind this text only; empty: from the first token
+    after: str  # constraints hold only after this text; empty: from the first token
     constraint: engine.Constraint | None  # for calls, and for the form of the output beside them
     calls_first: bool  # an answer that doesn't begin with a call has none
     forced: engine.Forced | None  # the end of thoughts at the budget
@@ -76,7 +76,7 @@ class Prompts:
 
     @property
     def variables(self) -> Set[str]:
-        """The names of variables that the chat template uses, also the one for tools."""
+        """The names of variables that the chat template uses, including the one for tools."""
         return self._template.variables & self._template.chosen(has_tools=True).variables
 
     @cached_property

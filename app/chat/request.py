@@ -64,13 +64,13 @@ class Chat(Scored, HowToThink):
         None, description="The same as `max_tokens`. Refused if they differ."
     )
     logprobs: bool = Field(
-        False, description="Tell the log-probability of each token; see Logprobs."
+        False, description="Return the log-probability of each token; see Logprobs."
     )
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens told for each place. Refused above 0 without"
+        description="Number of most probable tokens at each place. Refused above 0 without"
         " `logprobs`.",
     )
     tools: list[Tool] = Field(
@@ -83,7 +83,7 @@ class Chat(Scored, HowToThink):
         None,
         description="`none`: the model is not shown the tools; `auto`: it may call some;"
         " `required`: it must; or a function that it must call once, or `allowed_tools`, the only"
-        " ones that it is shown. Refused without tools, but for `none` and `auto`.",
+        " ones that it is shown. Refused without tools, except for `none` and `auto`.",
     )
     parallel_tool_calls: bool = Field(
         True,
@@ -163,7 +163,7 @@ class Chat(Scored, HowToThink):
 
     @property
     def switched_thinking(self) -> tuple[str, bool] | None:
-        """The parameter that switches thinking, and its value. None if neither is given."""
+        """The parameter that switches thinking, and its value. None if none is given."""
         if self.enable_thinking is not None:
             name = "enable_thinking"
             return self.thinking_names.get(name, name), self.enable_thinking

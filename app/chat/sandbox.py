@@ -1,4 +1,4 @@
-"""The sandbox of chat templates. Templates come with models: one may be hostile, or loop for ever.
+"""The sandbox of chat templates. Templates come with models: one may be hostile, or loop forever.
 
 Only this module and `template` import jinja2.
 """
@@ -19,7 +19,7 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 
 MAX_SECONDS = 2.0  # of CPU time, for one prompt
-MAX_LENGTH = 2**25  # of a text, also of the prompt, in characters
+MAX_LENGTH = 2**25  # of a text, including the prompt, in characters
 MAX_ITEMS = 2**20  # of a list, with the items of its items
 MAX_BITS = 10_000  # of an integer
 _CHECK_EVERY = 16  # calls and turns of loops between two looks at the clock
@@ -144,7 +144,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return value
 
     def _joined(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The sum. Of a list that grows item by item only what is new is measured."""
+        """The sum. If a list grows item by item, only what is new is measured."""
         last, size = self._state.joined
         size = (size if left is last else _size(left)) + _size(right)
         _check_length(size // _ITEM, MAX_ITEMS)

@@ -34,8 +34,8 @@ class Function(Object):
     )
     strict: bool | None = Field(
         None,
-        description="True: its calls are valid by the schema; refused if that can't be enforced."
-        " Else the schema is enforced, as far as it can be, if a call is required or the output has"
+        description="True: its calls match the schema; refused if that can't be enforced."
+        " Otherwise it is enforced, as far as it can be, if a call is required or the output has"
         " a form.",
     )
 

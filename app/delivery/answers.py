@@ -50,7 +50,7 @@ class WholeWriter:
         return [dumps(self._render.whole())]
 
     def fail(self, error: Exception) -> list[bytes]:
-        return []  # the error becomes a response with a status of its own
+        return []  # the error becomes a response with its own status
 
 
 def event_position() -> tuple[str, int] | None:
@@ -93,8 +93,8 @@ class Answers:
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
         """A streamed response, which goes on until the jobs have ended.
 
-        Waits for the first frame, so that a job that fails at once has a status of its own. It
-        waits for one heartbeat at most: by then the client shall see that it is served. Raises the
+        Waits for the first frame, so that a job that fails at once has its own status. It
+        waits for one heartbeat at most: by then the client must see that it is served. Raises the
         job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
@@ -103,7 +103,7 @@ class Answers:
         return self._begin(submitted, writer, keep)
 
     def resume(self, identifier: str, position: int) -> flask.Response:
-        """The rest of a kept stream, behind its first `position` frames; 204 if nothing is left.
+        """The rest of a kept stream, after its first `position` frames; 204 if nothing is left.
 
         Raises werkzeug's 404 if this client has no such stream, and BadRequest.
         """
@@ -126,7 +126,7 @@ class Answers:
         """The response to the current request.
 
         With Last-Event-ID: the rest of that stream. With an Idempotency-Key: the answer of the
-        first request with the key. Else: what `view` returns.
+        first request with the key. Otherwise: what `view` returns.
         """
         if (event := event_position()) is not None:
             self._read_body()

@@ -87,7 +87,7 @@ class Output:
         deadline = time.monotonic() + self._heartbeat
         while True:
             self._frames = self._wait_early(max(deadline - time.monotonic(), 0))
-            # Only a write tells whether a half-closed client is still there.
+            # Only a write shows whether a half-closed client is still there.
             if self._frames or self.is_finished or self.client.is_half_closed:
                 return
             if time.monotonic() >= deadline:

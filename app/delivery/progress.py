@@ -1,6 +1,6 @@
 """Progress of a request before its first text: queue and prefill. Request threads.
 
-Pure but for the clock.
+Pure except for the clock.
 """
 
 import time
@@ -24,7 +24,7 @@ class PromptProgress(TypedDict):
 
 
 def tell(event: engine.JobEvent) -> str | None:
-    """The progress that an event tells, in a few words. None for any other event."""
+    """The progress that an event reports, in a few words. None for any other event."""
     match event:
         case engine.Queued():
             return f"queued {event.place}"

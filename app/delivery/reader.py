@@ -93,7 +93,7 @@ class Reader:
         self._stream = submitted.stream
         self._deadlines = submitted.deadlines  # deadlines that are not met yet
         self._next_deadline = next_of(submitted.deadlines)
-        self._late = -math.inf  # the latest time that events were taken behind a deadline
+        self._late = -math.inf  # the latest time that events were taken after a deadline
         self._prompt_tokens = submitted.prompt_tokens
         self._new_tokens = 0
         self._queued = submitted.queued

@@ -59,12 +59,12 @@ class Wrapped:
 
 
 def begins(events: Sequence[engine.JobEvent]) -> bool:
-    """Whether these events begin the stream. Until then a failure has a status of its own."""
+    """Whether these events begin the stream. Until then a failure has its own status."""
     return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 
 
 class Mould:
-    """A frame cut at its text: the bytes before and behind it stay the same for all chunks.
+    """A frame cut at its text: the bytes before and after it stay the same for all chunks.
 
     Making a whole body for each token takes several times as long.
     """

@@ -240,7 +240,7 @@ class Sender:
 
 
 class Streamed(flask.Response):
-    """A streamed response. Behind the first text the sender writes it.
+    """A streamed response. After the first text the sender writes it.
 
     That needs gunicorn's plain socket: no TLS, and no middleware that changes the body.
     """

@@ -19,7 +19,7 @@ class Writer(Protocol):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether frames are sent as they come. Else the body is sent whole."""
+        """Whether frames are sent as they come. Otherwise the body is sent whole."""
 
     @property
     def heartbeat(self) -> bytes:
@@ -36,10 +36,10 @@ class Writer(Protocol):
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]: ...
 
     def end(self) -> list[bytes]:
-        """The frames behind the last event, if all jobs have finished."""
+        """The frames after the last event, if all jobs have finished."""
 
     def fail(self, error: Exception) -> list[bytes]:
-        """The frames behind the last event of an answer that has failed."""
+        """The frames after the last event of an answer that has failed."""
 
 
 class Transcript(Reader):
@@ -154,7 +154,7 @@ class KeptTranscript(Transcript):
     )
 
     def __init__(self, submitted: Submitted, writer: Writer, keep: float) -> None:
-        """`keep`: seconds for which the jobs go on without a reader, and frames stay behind the
+        """`keep`: seconds for which the jobs go on without a reader, and frames stay after the
         last one. A new transcript has no reader; call `join`.
         """
         super().__init__(submitted, writer)

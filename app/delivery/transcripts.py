@@ -85,7 +85,7 @@ class Transcripts:
         return claim, False
 
     def settle(self, claim: Claim) -> None:
-        """Settles a claim. A claim without transcript is dropped: the next request starts anew."""
+        """Settles a claim. A claim without transcript is dropped: the next request starts over."""
         with self._lock:
             if claim.transcript is None and self._claims.get(claim.key) is claim:
                 del self._claims[claim.key]

@@ -30,7 +30,7 @@ class WatchedClient(Client):
 
     @property
     def is_half_closed(self) -> bool:
-        """Whether the client may have left: only a write tells."""
+        """Whether the client may have left: only a write shows it."""
         return self._presence == "half-closed"
 
     def check(self) -> None:

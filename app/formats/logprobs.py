@@ -23,7 +23,7 @@ class TokenNames:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The name of a token. Bytes that are no text are shown as `\\xf0`, behind `mark`."""
+        """The name of a token. Bytes that are no text are shown as `\\xf0`, after `mark`."""
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
@@ -74,7 +74,7 @@ class CompletionLogprobs:
         self._offset += len(self._decoder.push(token_id))
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
-        """The most probable tokens, and the token itself. Of tokens with one text, the likelier."""
+        """The most probable tokens, and the token itself. Of equal texts the likelier."""
         top: dict[str, float] = {}
         for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):
             top.setdefault(self._name(token_id), _number(value))

@@ -30,7 +30,7 @@ def asked(
     for name in MEANINGLESS:
         if name in parameters:
             raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
-    if parameters.get("max_tokens") == 0:  # a request would be told of echo, which isn't here
+    if parameters.get("max_tokens") == 0:  # the error of a request names echo, which isn't here
         raise BadRequest("max_tokens: must be at least 1", "max_tokens")
     what = {"prompt": prompt} if messages is None else {"messages": messages}
     return {**what, **parameters}

@@ -60,7 +60,7 @@ class Tables:
         """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
 
         `ledger`: closed after them at the process's end. Raises RuntimeError in a fork, and
-        engine.ModelError, also without torch.
+        engine.ModelError, even without torch.
         """
         with self._lock:
             self.check_process()

@@ -32,7 +32,7 @@ class Source(Protocol):
     """The source of a completion's pieces."""
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
-        """Waits for more pieces, or for the end, which may be an exception behind pieces.
+        """Waits for more pieces, or for the end, which may be an exception after pieces.
 
         Raises as `Switchyard.generate`.
         """

@@ -136,7 +136,7 @@ class Upstream:
 
 
 class Incoming:
-    """An answer whose head has come. One thread at a time, but for `drop`."""
+    """An answer whose head has come. One thread at a time, except for `drop`."""
 
     def __init__(
         self, answer: requests.Response, url: str, connection: socket.socket | None

@@ -47,7 +47,7 @@ def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
 class Client:
     """The client of one request.
 
-    gunicorn, werkzeug and uWSGI show the socket; waitress tells whether it has closed. Under any
+    gunicorn, werkzeug and uWSGI show the socket; waitress reports whether it has closed. Under any
     other server a client counts as there until a write to it fails.
     """
 
@@ -59,7 +59,7 @@ class Client:
         self._poll = None
         shown = _descriptor_of(environ) if self._socket is None else self._socket
         if shown is not None and _END_OF_FILE:
-            # Not MSG_PEEK: it misses the end of file behind a pipelined request, and TLS sockets
+            # Not MSG_PEEK: it misses the end of file after a pipelined request, and TLS sockets
             # refuse it.
             self._poll = select.poll()
             self._poll.register(shown, _END_OF_FILE)
@@ -72,7 +72,7 @@ class Client:
         """The state of the connection now. Never waits.
 
         `half-closed`: the client sends nothing more. It may still read, or have closed the
-        connection. A write tells: a closed connection answers it with a reset.
+        connection. A write shows it: a closed connection answers with a reset.
         """
         if self._poll is not None:
             for _, flags in self._poll.poll(0):
@@ -88,7 +88,7 @@ class Client:
         if self._socket is None:
             return
         # Data in the socket's buffer, for a reader that has stopped or a machine that has
-        # vanished: the kernel resets the connection, which `look` tells, too. Linux only.
+        # vanished: the kernel resets the connection, which `look` also sees. Linux only.
         if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(seconds * 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

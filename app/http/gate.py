@@ -3,7 +3,7 @@ Request threads.
 
 This work takes the GIL from the engine thread, and memory, in proportion to the input. The gate
 admits two large inputs at a time, of 1 MiB together; a larger input is inside alone. The others
-wait in order of arrival, each on an event of its own. An input that leaves admits the next. While
+wait in order of arrival, each on its own event. An input that leaves admits the next. While
 jobs run, the next waits as long again as the last was inside: large inputs take at most half of the
 time. A waiting thread checks four times a second whether its client is still there. Small inputs
 pass without a lock: each request thread has at most one, for a millisecond.
@@ -98,7 +98,7 @@ class Gate:
         num_busy: Callable[[], int],
         prepared: Callable[[], None] = lambda: None,
     ) -> None:
-        """At most `max_waiting` inputs wait. With the running jobs, whose number `num_busy` tells,
+        """At most `max_waiting` inputs wait. With the running jobs (`num_busy`),
         they are at most `max_busy`: each holds a request thread, and some threads must stay free.
         `prepared`: see `Threads`; called for each large input.
         """

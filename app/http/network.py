@@ -1,4 +1,4 @@
-"""The network of an address, which shares and counts go by."""
+"""The network of an address: the unit of shares and counts."""
 
 import functools
 import ipaddress

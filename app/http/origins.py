@@ -66,7 +66,7 @@ def check_host(allowed: Collection[str]) -> None:
 
 
 def _is_loopback(name: str) -> bool:
-    """Whether the server listens on a loopback address. Not every WSGI server tells it."""
+    """Whether the server listens on a loopback address. Not every WSGI server reports it."""
     return name in ("localhost", "::1") or name.startswith("127.")
 
 

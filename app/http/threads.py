@@ -1,4 +1,4 @@
-"""The WSGI server's request threads: their number, and what to tell the server about one."""
+"""The WSGI server's request threads: their number, and what the server must know about one."""
 
 from collections.abc import Callable
 

@@ -149,4 +149,4 @@ def _renewal(period: BudgetPeriod | None, now: float) -> str:
         midnight = midnight.replace(day=1)
     else:
         midnight += timedelta(days=1)
-    return f"; it begins anew at {midnight:%Y-%m-%dT%H:%M:%SZ}"
+    return f"; it starts again at {midnight:%Y-%m-%dT%H:%M:%SZ}"

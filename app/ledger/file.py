@@ -79,7 +79,7 @@ def open_to_read(path: str) -> sqlite3.Connection:
 
 
 def back_up(path: str, target: str) -> None:
-    """Writes a whole copy to `target`, in one step, also while a server writes the file. Raises
+    """Writes a whole copy to `target`, in one step, even while a server writes the file. Raises
     LedgerError.
     """
     if not os.path.isfile(path):
@@ -106,7 +106,7 @@ def back_up(path: str, target: str) -> None:
 
 
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Makes a removed file anew, with all that its open connection still has.
+    """Makes a removed file again, with all that its open connection still has.
 
     Closes the connection, and returns one to the new file. Raises LedgerError, sqlite3.Error.
     """

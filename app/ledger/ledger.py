@@ -38,7 +38,7 @@ class Ledger:
     def __init__(
         self, path: str, days: int, has_keys: bool, clock: Callable[[], float] = time.time
     ) -> None:
-        """`days`: how long rows of requests are kept; 0: for ever. `has_keys`: requests without an
+        """`days`: how long rows of requests are kept; 0: forever. `has_keys`: requests without an
         API key are not recorded. Raises LedgerError if the file can't be used.
         """
         self._path = os.path.abspath(path)
@@ -230,6 +230,6 @@ def _lock(path: str) -> int:
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise LedgerError(
-                    f"ledger {path} is another server's, which runs: give each a file of its own"
+                    f"ledger {path} is another server's, which runs: give each its own file"
                 ) from None
             time.sleep(0.05)

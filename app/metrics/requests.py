@@ -9,7 +9,7 @@ from switchyard import engine
 from switchyard.app.metrics.names import ENGINE, LABELS
 from switchyard.app.operations.account import Account, Phase
 
-MAX_KEYS = 1000  # keys with a label of their own; the others count as OTHER
+MAX_KEYS = 1000  # keys with their own label; the others count as OTHER
 OTHER = "other"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 

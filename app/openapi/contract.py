@@ -78,7 +78,7 @@ def declares(
     who: Who = "user",
     counts: bool = True,
 ) -> Callable[[View], View]:
-    """Declares the contract of a view. Stands below the blueprint's decorator.
+    """Declares the contract of a view. Goes below the blueprint's decorator.
 
     The view's docstring becomes the route's text in the document.
 

@@ -28,7 +28,7 @@ class AccessLine:
     time: float  # the request's end, by the wall clock
 
     def __str__(self) -> str:
-        """nginx's combined format, with the other fields behind it as `name=value`."""
+        """nginx's combined format, followed by the other fields as `name=value`."""
         told = self.fields
         when = time.strftime("%d/%b/%Y:%H:%M:%S %z", time.localtime(self.time))
         head = ("remote", "key", "method", "route", "status", "bytes", "user_agent")

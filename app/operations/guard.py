@@ -195,7 +195,9 @@ class Guard:
                 account.sent(_length(request, response))
                 if hasattr(response, "on_sent"):
                     response.on_sent = account.sent
-                response.direct_passthrough = False  # else werkzeug tells of no file's end
+                response.direct_passthrough = (
+                    False  # else werkzeug doesn't notice the end of a file
+                )
                 response.call_on_close(account.answered)
         return response
 

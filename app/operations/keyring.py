@@ -1,4 +1,4 @@
-"""The valid API keys. Any thread. When the file of keys changes, a thread of its own reads it."""
+"""The valid API keys. Any thread. When the key file changes, a separate thread reads it."""
 
 import heapq
 import hmac
@@ -61,7 +61,7 @@ class Keyring:
 
     @property
     def entries(self) -> Collection[ApiKey]:
-        """All entries of the file, also those that are not valid."""
+        """All entries of the file, including invalid ones."""
         return self._table.by_name.values()
 
     def find(self, key: bytes) -> ApiKey | None:

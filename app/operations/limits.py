@@ -63,7 +63,7 @@ class Bucket:
         self._debts.append((self._clock(), amount, given_back))
 
     def take(self) -> float:
-        """Takes one if there is one, and returns 0. Else the seconds until there is."""
+        """Takes one if there is one, and returns 0. Otherwise the seconds until there is."""
         with self._lock:
             self._settle()
             if self._level >= 1:
@@ -72,7 +72,7 @@ class Bucket:
             return self._seconds(1 - self._level)
 
     def reserve(self, amount: float) -> float:
-        """Reserves an amount if it is there, and returns 0. Else the seconds until it may be.
+        """Reserves an amount if it is there, and returns 0. Otherwise the seconds until it may be.
 
         A full bucket lets an amount through that exceeds its size.
         """

@@ -1,4 +1,4 @@
-"""Formats and destinations of logs. A thread of its own writes them: the engine thread must not
+"""Formats and destinations of logs. A separate thread writes them: the engine thread must not
 wait for a terminal or a disk.
 """
 

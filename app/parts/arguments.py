@@ -7,7 +7,7 @@ import re
 def whole_arguments(groups: dict[str, str | None]) -> str | None:
     """The arguments in a match of a call, as JSON text.
 
-    Empty if they begin behind the match. None if they are no JSON object. `groups`: of a pattern of
+    Empty if they begin after the match. None if they are no JSON object. `groups`: of a pattern of
     `CallFormat`.
     """
     if groups.get("begin"):
@@ -30,10 +30,10 @@ class ObjectEnd:
         self._seen = 0  # characters
         self._depth = 0
         self._is_string = False
-        self._escaped = -1  # position of the character behind the last backslash
+        self._escaped = -1  # position of the character after the last backslash
 
     def find(self, text: str) -> int | None:
-        """The position in `text`, the next piece, behind the object's end. None: no end yet."""
+        """The position in `text`, the next piece, after the object's end. None: no end yet."""
         for match in self._MARKS.finditer(text):
             at = self._seen + match.start()
             if self._is_string:

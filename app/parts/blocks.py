@@ -1,4 +1,4 @@
-"""Groups the parts of an answer into blocks, for formats that tell each block's begin and end.
+"""Groups the parts of an answer into blocks, for formats that mark each block's begin and end.
 Pure.
 """
 

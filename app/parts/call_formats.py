@@ -1,6 +1,6 @@
 """The syntax of tool calls in models' output: formats by name, and formats made of their texts.
 
-Patterns are for the module `regex`, for its partial matches: it tells whether more text could
+Patterns are for the module `regex`, for its partial matches: it shows whether more text could
 complete a match. A pattern must therefore match no text that is the beginning of a longer match.
 """
 
@@ -39,7 +39,7 @@ _CALL = (
     rf"|{_KEY}{_OBJECT}\s*+,\s*+(?:{_OTHER},\s*+)*+{_NAME}{_REST})"
 )
 
-TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a token of its own
+TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a single token
 _WORD = re.compile(rf"{TAG.pattern}|[^\s<\[]+|[<\[]")
 
 
@@ -66,18 +66,18 @@ class CallFormat:
     """
 
     # For a grammar: the text that begins the first call and stands nowhere else, or ""; then the
-    # text before all calls, before and behind the arguments of one, between calls, behind all.
+    # text before all calls, before and after the arguments of one, between calls, after all.
     trigger: str
     opening: str
     before: str
     behind: str
     separator: str
     closing: str
-    # For the parser: calls anywhere, at the beginning of an answer, right behind another call.
+    # For the parser: calls anywhere, at the beginning of an answer, right after another call.
     anywhere: str
     first: str | None = None
     next: str | None = None
-    # Patterns of the text behind arguments found by `begin`, and behind a call matched whole.
+    # Patterns of the text after arguments found by `begin`, and after a call matched whole.
     rest: str = ""
     end: str = ""
     identifier: Callable[[], str] = _long_identifier
@@ -117,7 +117,7 @@ class CallFormat:
         return self.before.replace("NAME", name) + arguments + self.behind
 
     def for_grammar(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
-        """One call: the text before its arguments, their schema, the text behind them."""
+        """One call: the text before its arguments, their schema, the text after them."""
         return self.before.replace("NAME", name), schema, self.behind
 
 
@@ -148,7 +148,7 @@ def of_name(
     opening: str = "",
     closing: str = "",
 ) -> CallFormat:
-    """A format whose call is a name and, behind the text `between`, a JSON object."""
+    """A format whose call is a name and, after the text `between`, a JSON object."""
     call = r"(?P<name>[A-Za-z0-9_.\-]++)\s*+" + _after(between) + r"(?P<begin>\{)"
     found = _framed(lead, call, separator, opening, closing)
     rest = rf"\s*+{_spaced(behind)}" if behind else ""

@@ -12,7 +12,7 @@ from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCal
 
 
 class Tags(NamedTuple):
-    """The texts before and behind a model's thoughts."""
+    """The texts before and after a model's thoughts."""
 
     start: str
     end: str
@@ -37,7 +37,7 @@ class PartParser:
     ) -> None:
         """`format` None: the answer has no calls. `tools`: the client's name of each tool, by the
         model's name. `tags` None: the answer has no thoughts. `is_reasoning`: the prompt ends with
-        the opening tag. Text behind call number `max_calls` is dropped. `calls_first`: an answer
+        the opening tag. Text after call number `max_calls` is dropped. `calls_first`: an answer
         that doesn't begin with a call has none.
         """
         self.num_calls = 0
@@ -53,7 +53,7 @@ class PartParser:
         self._thought_tokens = 0
         self._has_thoughts = is_reasoning and tags is not None
         # The state: a method that takes text from the beginning of `_held`, and returns whether the
-        # next state shall run on the rest. `is_last`: no more text follows.
+        # next state must run on the rest. `is_last`: no more text follows.
         self._state: Callable[[bool], bool] = self._answer
         if tags is not None:
             self._state = self._space if is_reasoning else self._opening
@@ -165,7 +165,7 @@ class PartParser:
         return True
 
     def _answer(self, is_last: bool) -> bool:
-        """The first text behind the thoughts, where some formats have calls without a mark."""
+        """The first text after the thoughts, where some formats have calls without a mark."""
         self._state = self._content
         if self._format is None or self._format.first is None:
             return True
@@ -259,7 +259,7 @@ class PartParser:
         return self._markup(self._format.end, is_last)
 
     def _markup(self, pattern: str, is_last: bool) -> bool:
-        """Drops the end of a call. If another text stands there, superfluous braces."""
+        """Drops the end of a call. If there is another text, superfluous braces."""
         match = compiled(pattern).match(self._held, partial=True)
         if match is None:
             self._state = self._braces

@@ -30,7 +30,7 @@ class KnownCall:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A call in the text: where it stands, and its text up to the arguments and behind them."""
+    """A call in the text: its place, and its text up to the arguments and after them."""
 
     start: int
     end: int
@@ -150,8 +150,8 @@ def _without_identifier(text: str, call: KnownCall) -> str:
 
 
 def _framed(before: str, gap: str, after: str) -> tuple[str, str, str, str, str]:
-    """(opening, lead, separator, behind, closing), by the texts before, between and after two
-    calls: `before` is opening and lead, `gap` is behind, separator and lead, `after` is behind and
+    """(opening, lead, separator, end, closing), from the texts before, between and after two
+    calls: `before` is opening and lead, `gap` is end, separator and lead, `after` is end and
     closing. Tags stay whole.
     """
     first, middle, last = (_UNIT.findall(text) for text in (before, gap, after))

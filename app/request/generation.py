@@ -55,7 +55,7 @@ class Generation(Constrained, Sampled):
         1,
         ge=1,
         le=128,
-        description="Choices of each prompt, each a job of its own. Refused if the jobs are more"
+        description="Choices of each prompt, one job each. Refused if the jobs are more"
         " than the server ever holds.",
     )
     stop: Annotated[StopStrings, Called(kobold="stop_sequence", textgen="stopping_strings")] = (
@@ -94,7 +94,7 @@ class Generation(Constrained, Sampled):
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
-        description="The same seed, prompt and parameters give the same text, but for rounding,"
+        description="The same seed, prompt and parameters give the same text, except for rounding,"
         " which differs a little with batch and cache; choice k of n has seed + k. -1: none.",
     )
     stream: bool = Field(False, description="Answer as the text comes; see Streaming.")
@@ -104,12 +104,12 @@ class Generation(Constrained, Sampled):
     )
     return_progress: bool = Field(
         False,
-        description="The stream tells how many tokens of the prompt are computed, see Progress."
+        description="The stream shows how many tokens of the prompt are computed, see Progress."
         " Refused without `stream`, and for bare text.",
     )
     timings: bool = Field(
         False,
-        description="The answer tells the time of each stage, see Timings. Refused for streams of"
+        description="The answer has the time of each stage, see Timings. Refused for streams of"
         " bare text.",
     )
     preset: str | None = Field(
@@ -169,7 +169,7 @@ class Generation(Constrained, Sampled):
             super().check_sampling()
 
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
-        """The request with the parameters of its preset. A parameter of its own takes precedence.
+        """The request with the parameters of its preset. Its own parameters take precedence.
 
         Raises BadRequest if there is no such preset, or its parameters don't fit the others.
         """

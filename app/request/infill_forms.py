@@ -32,7 +32,7 @@ class Form:
     `tokens`: the first stands before the prefix, the second before the suffix, a third after both.
     With `suffix_first`: the first before the suffix, the second before the prefix. `ends`: tokens
     that end the middle, beside the model's own. `files`: the token before a repository's name, and
-    the token before each file. `name_in_gap`: the name of the file with the gap stands behind the
+    the token before each file. `name_in_gap`: the name of the file with the gap follows the
     token before the prefix, and only names of files get a newline.
     """
 

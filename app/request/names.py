@@ -12,7 +12,7 @@ Server = Literal["kobold", "textgen", "llamacpp", "ollama"]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Other servers' names for a parameter. Stands in the annotation of its field."""
+    """Other servers' names for a parameter, in the annotation of its field."""
 
     kobold: str | None = None  # KoboldAI and KoboldCpp
     textgen: str | None = None  # text-generation-webui

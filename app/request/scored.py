@@ -16,8 +16,8 @@ class Scored(Generation):
 
     return_token_ids: bool = Field(
         False,
-        description="Tell the tokens of the prompt, `prompt_token_ids`, and of each choice,"
-        " `token_ids`, without the stop token. A stream tells each token once. Refused for bare"
+        description="Return the tokens of the prompt, `prompt_token_ids`, and of each choice,"
+        " `token_ids`, without the stop token. A stream sends each token once. Refused for bare"
         " text.",
     )
     return_tokens_as_token_ids: bool = Field(

@@ -11,7 +11,6 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = Field(None, description="A last frame with `usage`.")
     continuous_usage_stats: bool | None = Field(
         None,
-        description="With `include_usage`, each frame tells the `usage` until then, as vLLM has"
-        " it.",
+        description="With `include_usage`, each frame has the `usage` until then, as vLLM has it.",
     )
     include_obfuscation: Off | None = None

@@ -25,9 +25,9 @@ MAX_SHOWN = 100  # characters of a name that a client made up
 SIMILAR = 0.75  # similarity of two names, from which on an error suggests the known one
 MAX_NAMES = 100  # of an object: more than any has fields, so at least one is unknown
 MAX_GIVEN = 300  # of a body, whose fields may also have other servers' names
-NEUTRAL = "Not supported, but for these values, which ask for nothing."  # in the JSON schema
+NEUTRAL = "Not supported, except for these values, which ask for nothing."  # in the JSON schema
 TOLD = "Any value is accepted without effect, and the answer names it."
-SETTLED = "Not supported, but for these values, which other parameters or the route settle."
+SETTLED = "Not supported, except for these values, which other parameters or the route settle."
 OTHER = "Another name of"
 TAG = "\0"  # begins a discriminator's tag, which is no part of a parameter's path
 
@@ -281,7 +281,7 @@ def without_nulls(value: dict[str, Any], most: int = MAX_NAMES) -> dict[str, Any
 def _explain(error: ValidationError, given: dict[str, Any], kinds: dict[str, str]) -> BadRequest:
     """The first error, in the API's words."""
     errors = error.errors(include_url=False, include_context=False)
-    # Missing parameters come last: `without_nulls` may have cut them off behind unknown ones.
+    # Missing parameters come last: `without_nulls` may have cut them off after unknown ones.
     first = min(errors, key=lambda fault: fault["type"] == "missing")
     steps = tuple(step for step in first["loc"] if not str(step).startswith(TAG))
     if isinstance(given.get(str(steps[0])), str):  # a validator made it a list of one

@@ -18,7 +18,7 @@ def make_blueprint(asks_for_key: bool) -> flask.Blueprint:
         who="metrics" if asks_for_key else "public",
     )
     def metrics() -> flask.Response:
-        """Metrics in Prometheus' text format, also while the model loads."""
+        """Metrics in Prometheus' text format, even while the model loads."""
         found = services().metrics
         assert found is not None  # else the route does not exist
         response = flask.Response(found.render(), content_type=MIMETYPE + PARAMETERS)

@@ -14,7 +14,7 @@ blueprint = flask.Blueprint("switchyard_streams", __name__, url_prefix="/v1")
 @blueprint.get("/streams/<identifier>")
 @declares({200: None, 204: None}, streams={EVENTS: str}, errors=(400, 404, 408, 429, 499, 503))
 def resume_stream(identifier: str) -> flask.Response:
-    """The events of a stream behind its `Last-Event-ID`, or all of them; 204 if there are none.
+    """The events of a stream after its `Last-Event-ID`, or all of them; 204 if there are none.
 
     `identifier` is the `id` of the response. For the client that sent the request only, and only if
     the server keeps streams (`resume_timeout`).

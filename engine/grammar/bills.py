@@ -65,7 +65,7 @@ class Bill:
 
 
 class Bills:
-    """The debts of clients: the excess of their jobs, also of those that have ended."""
+    """The debts of clients: the excess of their jobs, including those that have ended."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -88,7 +88,7 @@ def template(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """JSON in a frame, such as tool calls: `opening`, one of `alternatives`, `closing`. With a
-    `separator`, any number of further alternatives may follow, each behind a separator. A text of
+    `separator`, any number of further alternatives may follow, each after a separator. A text of
     `special_ids` stands for that token. Raises InvalidJob.
     """
     frame, parts = _frame(alternatives, opening, separator, closing, special_ids)

@@ -14,7 +14,7 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.panics import panics_as
 from switchyard.engine.schedule.alarms import ALARMS
 
-# Bound of the compiled grammars that are kept. llguidance doesn't tell their sizes, which grow with
+# Bound of the kept compiled grammars. llguidance doesn't report their sizes, which grow with
 # use: it computes states of its lexer on demand, and keeps them. The size is estimated from the
 # time, at 500 MB a second of a core: twice the 250 MB that were measured at most.
 MAX_BYTES = 512 * 1024**2
@@ -125,7 +125,7 @@ class Grammars:
             give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
-        """Tokens that end behind `text`, by the number of its bytes that come before the token."""
+        """Tokens that end after `text`, by the number of its bytes that come before the token."""
         whole = text.encode()
         found: dict[int, list[int]] = {}
         for token_id, piece in enumerate(self.pieces):

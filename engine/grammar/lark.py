@@ -1,4 +1,4 @@
-"""Tells Lark from GBNF, and refuses parts of Lark.
+"""Distinguishes Lark from GBNF, and refuses parts of Lark.
 
 Each pass takes linear time: patterns are possessive, and a pattern for a part with an end also
 matches the part without its end.

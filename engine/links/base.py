@@ -22,7 +22,7 @@ class Link(Protocol):
 
 
 class ProcessLink(Link, Protocol):
-    """A link to an engine thread in a process of its own. `at`: the address of a shared engine;
+    """A link to an engine thread in its own process. `at`: the address of a shared engine;
     empty for this server's own process.
     """
 

@@ -37,7 +37,7 @@ KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver ends once th
 PULSES = 10  # signs of life in `silence_timeout`
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CLONE_FILES = 0x400  # linux/sched.h
-STAT_EXIT_CODE = 52 - 3  # proc(5), of the fields behind the name
+STAT_EXIT_CODE = 52 - 3  # proc(5), of the fields after the name
 CODE = "from switchyard.engine.links.pipe import serve; serve({})"
 
 MakeBackend = Callable[[Deliver], Backend]
@@ -137,7 +137,7 @@ class PipeLink:
 
     def _read(self, here: Wire) -> tuple[bool, bool, EngineError | None]:
         """Deliver events until the child has ended. Returns whether the child was loaded, whether
-        it has told its end or hangs, and the cause.
+        it has reported its end or hangs, and the cause.
         """
         is_loaded = is_ended = False
         while (messages := self._receive(here, is_loaded)) is not None:
@@ -192,7 +192,7 @@ class PipeLink:
 
 
 def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start the child in a session of its own: it gets no signals to our process group."""
+    """Start the child in its own session: it gets no signals to our process group."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CODE.format(there.fileno())],
@@ -206,18 +206,18 @@ def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
 def _write_commands(
     here: Wire, commands: queue.SimpleQueue[Command | None], process: subprocess.Popen[bytes]
 ) -> None:
-    """On a thread of its own: `send` must not wait for a child that doesn't read."""
+    """On its own thread: `send` must not wait for a child that doesn't read."""
     try:
         send_all(here, commands)
     except OSError:
-        pass  # the link's thread tells the end of the child
+        pass  # the link's thread reports the end of the child
     except Exception:
         logger.exception("a command can't cross")
         process.kill()  # the job would wait forever
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """Of a process that ends; known before the kernel frees its GPU's memory, for 0.2 s."""
+    """The status of an ending process, known before its GPU's memory is freed (0.2 s)."""
     if process.poll() is None:
         with contextlib.suppress(OSError):  # not Linux
             stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
@@ -287,7 +287,7 @@ def _read_commands(there: Wire, thread: EngineThread) -> None:
 
 
 def _write_events(there: Wire, outbox: queue.SimpleQueue[FromChild], interval: float) -> None:
-    """On a thread of its own: the engine thread must not wait for the parent."""
+    """On its own thread: the engine thread must not wait for the parent."""
     try:
         send_all(there, outbox, interval)
     except OSError:

@@ -28,11 +28,11 @@ MOST_ASKED = 8  # shared engines, up to which all are compared
 def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) -> Replica | None:
     """The replica for a job: the one with the most cached pages of the prompt's beginning, if it
     has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup, Zadimoghaddam
-    2016). Else the least busy one. None if no replica has room.
+    2016). Otherwise the least busy one. None if no replica has room.
 
     Other servers choose among shared engines, too. So chance decides between equals; and among more
     than `MOST_ASKED`, the less busy of two at random is taken (Mitzenmacher 2001). Otherwise all
-    servers would send their jobs to one engine, until it tells its load again.
+    servers would send their jobs to one engine, until it reports its load again.
     """
     free = [one for one in replicas if one.has_place(placed.job, max_jobs)]
     if len(free) < 2:

@@ -73,7 +73,7 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Its jobs. Of an engine that servers share, also theirs, as far as it has told."""
+        """Its jobs; for an engine that servers share, also theirs, as far as it has reported."""
         if not self.link.at or self.stats is None:
             return len(self.jobs)
         told = self.stats.num_active + self.stats.num_pending
@@ -135,7 +135,7 @@ class Replica:
     def serve(self, info: ModelInfo, name: str) -> None:
         if self.reason:
             logger.info(
-                "model %s: process %s serves, behind this: %s", name, self.link.pid, self.reason
+                "model %s: process %s serves, after this: %s", name, self.link.pid, self.reason
             )
         self.info, self.status, self.reason = info, "ready", ""
         self.fence, self.num_failures = None, 0

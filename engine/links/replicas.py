@@ -74,7 +74,7 @@ class ReplicaLink:
         self._fences = itertools.count(1)
         self._questions = Questions(is_one_queue=max_jobs_each(config) is None)
         self._began = time.time()
-        self._demand = 0  # as told
+        self._demand = 0  # as reported
         self._is_stopping = False
         self._is_followed = config.has_source  # whether replicas come and go
         for gpus, make in makers:
@@ -102,7 +102,7 @@ class ReplicaLink:
             one.link.start()
 
     def tell_demand(self) -> None:
-        """Tell shared engines how many jobs wait here; once more when none does any longer."""
+        """Report to shared engines how many jobs wait here; once more when none does any longer."""
         with self._lock:
             before, self._demand = self._demand, self._jobs.num_waiting
             for one in self._replicas.ready if before or self._demand else ():
@@ -125,7 +125,9 @@ class ReplicaLink:
             case Stop():
                 with self._lock:
                     if self._is_followed and self._replicas.are_stopped:
-                        self._outbox.put_later([Stopped(None)])  # no link is left that would tell
+                        self._outbox.put_later(
+                            [Stopped(None)]
+                        )  # no link is left that would report it
                     self._is_stopping = True
                     for replica in self._replicas:
                         replica.link.send(command)
@@ -245,7 +247,7 @@ class ReplicaLink:
             most = MAX_RETRY_SHARED if replica.link.at else MAX_RETRY
             seconds = min(RETRY * 2**replica.num_failures, most)
             replica.num_failures += 1
-            logger.error("model %s: %s; anew in %.0f s", self._config.name, error, seconds)
+            logger.error("model %s: %s; again in %.0f s", self._config.name, error, seconds)
             ALARMS.set(seconds, partial(self._revive, replica))
 
     def _revive(self, replica: Replica) -> None:

@@ -91,7 +91,7 @@ class Roster:
             self._past = stats.after(self._past)
 
     def counts(self) -> list[Stats]:
-        """Of all replicas, those that have left too."""
+        """Numbers of all replicas, including those that have left."""
         gone = [stats for stats, _ in self._gone.values()]
         found = [self._past, *gone, *(one.stats for one in self._replicas)]
         return [one for one in found if one is not None]
@@ -109,7 +109,7 @@ class Roster:
         return ""
 
     def promise(self) -> ModelInfo | None:
-        """Compute the promise anew. None if it stays."""
+        """Compute the promise again. None if it stays."""
         before, offers = self.info, self._offers()
         if offers:
             self.info = replace(
@@ -131,7 +131,7 @@ class Roster:
         return None
 
     def _offers(self, but: Replica | None = None) -> list[ModelInfo]:
-        """Of the replicas that serve, or will again."""
+        """Numbers of the replicas that serve, or will again."""
         return [
             one.info
             for one in self._replicas

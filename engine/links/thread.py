@@ -244,7 +244,7 @@ class EngineThread:
         self._counters.iterate(begin, batch_size, self._batch.num_tokens - num_tokens)
         for loop in loops:
             identifier = loop.job.identifier
-            # Other events of the cancelled job belong to tokens behind the loop.
+            # Other events of the cancelled job belong to tokens after the loop.
             ends = [loop.last] if loop.last is not None else backend.cancel(identifier)
             self._batch.end(identifier)
             self._tell([loop.finish(ends)])

@@ -18,7 +18,7 @@ MAX_QUANTIZED = 2**31  # numbers in a layer, beyond which the kernels' positions
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory of one model, in bytes unless said otherwise."""
+    """The memory of one model, in bytes unless noted."""
 
     modules: tuple[tuple[int, bool], ...]  # in order: size of the weights, whether there is a cache
     fixed: int  # on each GPU in use: work space, rotary embeddings, activations

@@ -19,7 +19,7 @@ NAME = 96  # bytes of the longest text of NVML
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, as NVIDIA's management library (NVML) tells it. Memory in bytes."""
+    """One GPU, as NVIDIA's management library (NVML) reports it. Memory in bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -47,7 +47,7 @@ def has_gpu() -> bool:
 
 
 def is_for_cpu(device: str) -> bool:
-    """Whether a model with this `device` is served on the CPU, as far as NVML tells."""
+    """Whether a model with this `device` is served on the CPU, as far as NVML reports."""
     return device == "cpu" or (device == "auto" and not has_gpu())
 
 
@@ -114,7 +114,7 @@ def chosen(config: ModelConfig) -> dict[int, Gpu]:
 
 
 def environment(numbers: Sequence[int]) -> dict[str, str]:
-    """Environment variables of a process that shall see only these GPUs; none: all. The numbers are
+    """Environment variables of a process that may see only these GPUs; none: all. The numbers are
     NVML's, in PCI order; CUDA's own order begins with the fastest.
     """
     if not numbers:

@@ -17,7 +17,7 @@ V1 = (
 
 def free_memory(root: Path = Path("/")) -> int:
     """Free bytes: the least of the kernel's available memory and of what control groups leave. A
-    very large number if no file tells. `root`: the folder of `proc` and `sys`.
+    very large number if no file says. `root`: the folder of `proc` and `sys`.
     """
     return max(min([*_available(root), *_left(root)], default=sys.maxsize), 0)
 

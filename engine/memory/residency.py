@@ -125,7 +125,7 @@ def _tokens(config: ModelConfig) -> int:
 
 
 def host_need(config: ModelConfig) -> HostNeed:
-    """The need of the CPU backend: all in float32. The head is a matrix of its own, even if it is
+    """The need of the CPU backend: all in float32. The head is a separate matrix, even if it is
     tied to the embedding.
     """
     footprints, found = measure(config)
@@ -148,7 +148,7 @@ def host_need(config: ModelConfig) -> HostNeed:
 
 def _of_gpus(config: ModelConfig) -> dict[Place, int]:
     """Bytes on the GPUs with room now; without room, as if the GPUs were empty. Empty if NVML does
-    not tell the GPUs.
+    not report the GPUs.
     """
     footprints, found = measure(config)
     there = gpus.chosen(config)

@@ -1,4 +1,4 @@
-"""Adds up the memory of models that are loaded one behind the other. Loads nothing."""
+"""Adds up the memory of models that are loaded one after the other. Loads nothing."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -98,7 +98,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
 
 
 def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's configuration. Of a vision model it lies in `text_config`, and beside
+    """The language model's configuration. In a vision model it is in `text_config`, and beside
     it.
     """
     inner = model_config.get("text_config")

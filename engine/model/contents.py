@@ -79,7 +79,7 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def fingerprint(root: Path) -> str:
-    """A hash of the files that a model is read from: their names, sizes and contents. Of weights,
+    """A hash of the files that a model is read from: their names, sizes and contents. For weights,
     and of any other file beyond MAX_TOKENIZER, it takes the first and the last MiB: to read them
     whole would take as long as a load. Copies of a model have the same one. Raises OSError.
     """

@@ -62,7 +62,7 @@ class ModelDir:
     @classmethod
     def read(cls, path: str) -> "ModelDir":
         """Raises ModelError, with one line, for a missing or incomplete directory. Also, as far as
-        JSON tells, for a model that ExLlamaV2 can't read, or would read wrongly.
+        JSON says, for a model that ExLlamaV2 can't read, or would read wrongly.
         """
         try:
             return cls._read(Path(path))

@@ -1,4 +1,4 @@
-"""Loads, unloads and swaps of engines, each on a thread of its own."""
+"""Loads, unloads and swaps of engines, each on its own thread."""
 
 import logging
 import threading

@@ -37,7 +37,7 @@ class Load:
         self.then: Callable[[], None] = lambda: None  # called after success
         self._begun = time.monotonic()
         self._lock = threading.Lock()  # guards the progress
-        self._progress: float | None = None  # the furthest that was told
+        self._progress: float | None = None  # the furthest that was reported
         self._done = threading.Event()
 
     @property

@@ -112,13 +112,13 @@ def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
 
 def engines_of(config: ModelConfig) -> list[str]:
     """Addresses of the shared engines that there are now. Raises ModelError, OSError, ValueError
-    where a source doesn't tell.
+    where a source doesn't say.
     """
     return Members(config.at, partial(_check, bool(_key_of(config, config.at)()))).read()
 
 
 def _key_of(config: ModelConfig, at: Sequence[str]) -> KeyFile:
-    """Raises ModelError, also for an invalid address or source."""
+    """Raises ModelError, including for an invalid address or source."""
     key = KeyFile(config.engine_key_file)
     for one in at:
         _check(bool(key()), one)
@@ -143,7 +143,7 @@ def _to_process(config: ModelConfig, deliver: Deliver) -> PipeLink:
 
 
 def has_own_process(config: ModelConfig) -> bool:
-    """Whether the engine runs in a process of its own; by default on a GPU, where request threads
+    """Whether the engine runs in its own process; by default on a GPU, where request threads
     in the same process take up to half of its speed. On the CPU it gains nothing.
     """
     if config.replicas > 1:

@@ -30,7 +30,7 @@ TICK = 1.0  # seconds between checks for idle and lost models
 class Models:
     """All models of this server, by name. Any thread."""
 
-    is_final = True  # the process ends with its only model, or a first load: neither is tried again
+    is_final = True  # the process ends with its only model, or a first load: no retry for these
 
     def __init__(
         self,

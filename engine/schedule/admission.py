@@ -115,7 +115,7 @@ def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
     max_new_tokens(len(job.prompt), job.max_new_tokens, info, config)
     if job.healing is not None and (job.num_logprobs, job.prompt_logprobs) != (None, None):
         raise InvalidJob(
-            "logprobs can't be told beside token healing: a token of the prompt is taken back",
+            "logprobs don't work with token healing: a token of the prompt is taken back",
             "healing",
         )
     if job.negative_prompt:

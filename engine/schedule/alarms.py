@@ -52,7 +52,7 @@ class Alarms:
         self._thread: threading.Thread | None = None  # None unless it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Any thread, also in garbage collection. `call` must be short: it delays other alarms."""
+        """Any thread, even in garbage collection. `call` must be short: it delays other alarms."""
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
             self._number += 1

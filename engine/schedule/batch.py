@@ -52,7 +52,7 @@ class Batch:
         self._max_size = max_size
         self._limit = max_size
         self._num_good = 0
-        self.num_tokens = 0  # told so far, all jobs together
+        self.num_tokens = 0  # sent so far, all jobs together
         self._jobs: dict[str, Job] = {}
         self._emitted: set[str] = set()
         self._put_back: set[str] = set()  # including waiting jobs
@@ -105,8 +105,8 @@ class Batch:
         return is_good
 
     def cut_loops(self, events: list[JobEvent]) -> tuple[list[JobEvent], list[Loop]]:
-        """Returns the events of an iteration without those behind a loop, and the jobs whose text
-        began to repeat itself. Events behind the chunk that completes a loop are dropped, so that
+        """Returns the events of an iteration without those after a loop, and the jobs whose text
+        began to repeat itself. Events after the chunk that completes a loop are dropped, so that
         the number of draft tokens does not show. Each job is returned once, and stays here until it
         is ended.
         """

@@ -50,7 +50,7 @@ class Budget:
 
     def share(self, num_left: int) -> int:
         """Tokens for the next prompt in this iteration, which has `num_left` left. A part of it is
-        a power of two, as rows of a common pass are: else it would need a pass of its own.
+        a power of two, as rows of a common pass are: else it would need its own pass.
         """
         share = min(num_left, max(self._left, 0))
         if share == num_left or (share < LEAST_SHARE and not self._spent):

@@ -18,7 +18,7 @@ class _Entry:
     serial: int
     queue: "_Queue"
     due: float  # when it becomes due, by the clock of its queue
-    passed: float = 0.0  # work of jobs that overtook it for want of room
+    passed: float = 0.0  # work of jobs that overtook it for lack of room
 
     @property
     def work(self) -> int:

@@ -28,7 +28,7 @@ class LoopDetector:
         return self._count
 
     def add_all(self, token_ids: Iterable[int]) -> bool:
-        """Returns whether a loop was complete behind any of the tokens. Counts all."""
+        """Returns whether a loop was complete after any of the tokens. Counts all."""
         has_come_round = False
         for token_id in token_ids:
             has_come_round |= self.add(token_id)

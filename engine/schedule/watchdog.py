@@ -1,4 +1,4 @@
-"""Detects steps that do not return, on a thread of its own beside an engine thread."""
+"""Detects steps that do not return, on a separate thread."""
 
 import threading
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Watchdog:
         tell_lost: Callable[[float], None],
     ) -> None:
         """`busy_since`: when the current step began, which identifies it; None while the thread
-        waits, or may take any time. Each hang is told once, and `tell_lost` is called once.
+        waits, or may take any time. Each hang is reported once, and `tell_lost` is called once.
         """
         self._busy_since = busy_since
         self._hang_timeout = hang_timeout

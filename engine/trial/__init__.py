@@ -1,1 +1,1 @@
-"""Reads an unknown model directory in a process of its own, before this process opens it."""
+"""Reads an unknown model directory in a separate process, before this process opens it."""

@@ -1,6 +1,6 @@
-"""Has unknown model directories read in a process of its own first. Any thread.
+"""Has unknown model directories read in a separate process first. Any thread.
 
-The files may be a stranger's, made to take all memory, to take for ever, or to crash a library.
+The files may be a stranger's, made to take all memory, to take forever, or to crash a library.
 """
 
 import json
@@ -31,7 +31,7 @@ Signature = tuple[Any, ...]
 class Passed:
     """The directories that have passed. A fork of this process knows them, too.
 
-    It goes by names, sizes and times of all files, not by their contents: to hash these, this
+    It uses names, sizes and times of all files, not their contents: to hash these, this
     process would have to read them. The owner of a file can set its time of modification, but not
     its `st_ctime`. It is not kept for the next start, which may be of another version.
     """
@@ -68,7 +68,7 @@ def try_directories(paths: Iterable[str], readers: Sequence[str] = ()) -> dict[s
     if not unknown:
         return {}
     begin = time.monotonic()
-    logger.info("trying the files of %s, in a process of its own", ", ".join(unknown))
+    logger.info("trying the files of %s, in a separate process", ", ".join(unknown))
     errors = _run(unknown, readers)
     for path in unknown:
         if path not in errors and _signature(path) != asked[path]:
@@ -91,7 +91,7 @@ def _signature(path: str) -> Signature:
                         stat = file.stat()
                         times = stat.st_mtime_ns, stat.st_ctime_ns
                         found.append((file.path, stat.st_ino, stat.st_size, *times))
-        except OSError as reason:  # no folder, or a link to nothing: the trial tells it
+        except OSError as reason:  # no folder, or a link to nothing: the trial reports it
             found.append((str(folder), reason.errno))
     return tuple(sorted(found))
 

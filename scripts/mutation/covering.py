@@ -149,7 +149,7 @@ def _map(revision: str, records: list[Record], contexts: Mapping[str, set[str]])
 
 
 def _contexts(run: pathlib.Path, root: pathlib.Path) -> dict[str, set[str]]:
-    """Of each function, of the data of all processes.
+    """The tests of each function, from the data of all processes.
 
     What runs on import alone says nothing about a test: a server imports everything. So a module's
     own lines are left out, and a class's.

@@ -1,4 +1,4 @@
-"""Results of trials: kept in a file as they come, and told at the end."""
+"""Results of trials: kept in a file as they come, and reported at the end."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ ORDER = (TYPES, TEST, TIMEOUT, SURVIVED, ERROR)
 
 
 class Results:
-    """Of one sample of one revision: a line of JSON each. Safe for many threads."""
+    """The results of one sample of one revision: a line of JSON each. Safe for many threads."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._lock = path, threading.Lock()

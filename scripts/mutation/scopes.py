@@ -6,7 +6,7 @@ SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Scopes:
-    """Of one file: a line's innermost scope by its qualified name, the module's being empty.
+    """For one file: a line's innermost scope by its qualified name, the module's being empty.
 
     The head of a function (its decorators, defaults and `def`) runs in the scope around it.
     """

@@ -59,7 +59,7 @@ class _Verdict:
 
 
 class Trials:
-    """Safe for many threads, each with a copy of its own."""
+    """Safe for many threads, each with its own copy."""
 
     def __init__(self, choose: Chooser, seconds: float, stop: threading.Event) -> None:
         """`seconds` of tests, at most, for one mutant."""

@@ -10,7 +10,7 @@ import click
 from switchyard import __version__
 from switchyard.settings import CONFIG, FILE
 
-# Of each command: its module, its name there, and its help in one sentence.
+# For each command: its module, its name there, and its help in one sentence.
 COMMANDS = {
     "serve": ("serve", "serve", "Serve the model in MODEL_DIR, or the demo, under gunicorn."),
     "engine": ("serve", "shared_engine", "Run the engine of a model for several servers."),
@@ -22,7 +22,7 @@ COMMANDS = {
     "bench": ("bench", "bench", "Measure a running server: tokens a second, waits, gaps, errors."),
     "status": ("status", "status", "Show each model's state, queue, batch and rates."),
     "usage": ("usage", "usage", "Show the usage of API keys, by day and model."),
-    "ledger": ("usage", "ledger", "Back up the ledger, also while its server runs."),
+    "ledger": ("usage", "ledger", "Back up the ledger, even while its server runs."),
     "drain": ("server", "drain", "Make the server of this machine finish its requests, and end."),
 }
 

@@ -71,7 +71,7 @@ def _check_reachable(base: str) -> None:
 
 
 def _measure(base: str, key: str | None, number: int, tokens: int) -> list[Measured]:
-    """Run `number` streams that begin together, each with a prompt of its own."""
+    """Run `number` streams that begin together, each with its own prompt."""
     measured = [Measured() for _ in range(number)]
     barrier = threading.Barrier(number)
 

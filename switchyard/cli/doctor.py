@@ -21,15 +21,15 @@ PACKAGES = ("torch", "exllamav2", "flash-attn", "gunicorn", "flask", "tokenizers
 PROBE = """
 import json, os
 os.environ["EXLLAMA_NO_SDPA"] = "1"
-told = {"cuda": None, "sees": 0, "extension": None}
+found = {"cuda": None, "sees": 0, "extension": None}
 try:
     import torch
-    told |= {"cuda": torch.version.cuda, "sees": torch.cuda.device_count()}
+    found |= {"cuda": torch.version.cuda, "sees": torch.cuda.device_count()}
     import exllamav2_ext
-    told["extension"] = True
+    found["extension"] = True
 except Exception as error:
-    told["extension"] = str(error)
-print(json.dumps(told))
+    found["extension"] = str(error)
+print(json.dumps(found))
 """
 
 
@@ -159,7 +159,7 @@ def _cure(name: str) -> str:
 
 
 def probe() -> dict[str, Any]:
-    """Versions and devices by torch, in a process of its own: the import takes seconds, and might
+    """Versions and devices by torch, in a separate process: the import takes seconds, and might
     hang.
     """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}

@@ -73,7 +73,7 @@ def load(
     if "error" in events[-1]:
         click.echo(f"switchyard: {events[-1]['error']['message']}", err=True)
         sys.exit(1)
-    how = {"beside": ", beside the old one", "drain": ", behind the old one's end"}
+    how = {"beside": ", beside the old one", "drain": ", after the old one's end"}
     told = how.get(events[-1]["way"], "")
     click.echo(f"{name} is loaded, in {events[-1]['seconds']:.1f} s{told}")
 
@@ -96,7 +96,7 @@ def unload(there: Context, name: str, drain: float | None) -> None:
     query = "" if drain is None else f"?drain={drain:g}"
     ask(there["base"], "DELETE", path + query, there["headers"])
     click.echo(
-        f"{name} is unloaded behind its last job, if it has any; a request that names it loads it"
+        f"{name} is unloaded after its last job, if it has any; a request that names it loads it"
         ' again, unless it has `load = "manual"`'
     )
 

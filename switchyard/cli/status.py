@@ -17,7 +17,7 @@ PAUSE = 2.0  # seconds between two looks
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
-@click.option("--watch", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
 def status(url: str | None, key: str | None, watch: bool, as_json: bool) -> None:
     """Show each model's state, queue, batch and rates.
@@ -64,7 +64,7 @@ def _whole(model: dict[str, Any]) -> Iterator[str]:
         + ("" if model["iteration_ms"] is None else f", {model['iteration_ms']:g} ms a step")
     )
     if model["last_iteration_age"] > 1:
-        yield f"the last step was told {model['last_iteration_age']:g} seconds ago"
+        yield f"the last step was {model['last_iteration_age']:g} seconds ago"
     if pages := model.get("pages"):
         yield f"{pages['referenced']} of {pages['all']} pages in use, {pages['cached']} kept"
     for gpu in model["gpus"]:

@@ -50,7 +50,7 @@ def usage(
 @click.option("--file", help="File of the ledger. Default: the setting ledger.")
 @click.pass_context
 def ledger(context: click.Context, file: str | None) -> None:
-    """Back up the ledger, also while its server runs."""
+    """Back up the ledger, even while its server runs."""
     context.obj = file
 
 

@@ -136,7 +136,7 @@ class Body(io.RawIOBase):
         return line
 
     def _receive(self, size: int) -> None:
-        """Receive more bytes into the buffer, also of later requests."""
+        """Receive more bytes into the buffer, including those of later requests."""
         sock = self._connection.sock
         if self._connection.is_late:
             seconds = self._connection.body_within

@@ -25,7 +25,7 @@ from switchyard.server.notifier import Notifier, Pulse
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
-    "switchyard: one worker only: each would load a model of its own, and threads and CUDA do not"
+    "switchyard: one worker only: each would load its own model, and threads and CUDA do not"
     " survive a fork. More requests at once: SWITCHYARD_MAX_BATCH_SIZE."
 )
 RELOAD = (
@@ -50,7 +50,7 @@ def _try(served: Sequence[engine.Served]) -> None:
     """
     if served:
         names = ", ".join(one.config.name for one in served)
-        logs.say(f"Trying the files of {names}, in a process of their own", log_format)
+        logs.say(f"Trying the files of {names}, in a separate process", log_format)
     for error in try_all(served).values():
         raise error
 

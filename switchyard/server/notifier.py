@@ -51,7 +51,7 @@ class Notifier:
 
 
 class Pulse:
-    """Tells the models' states. Signs of life stop once a model hangs for longer than `_bears`."""
+    """Reports the models' states. Signs of life stop once a model hangs longer than `_bears`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Pulse:
         self._hangs_since: dict[str, float] = {}  # start of a hang, by model
 
     def run(self) -> NoReturn:
-        """On a thread of its own."""
+        """On a separate thread."""
         while True:
             self.beat()
             time.sleep(self._notifier.period)

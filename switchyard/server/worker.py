@@ -124,7 +124,7 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """Accept all that wait, unless there are too many: one a turn would make those behind them
+        """Accept all that wait, unless there are too many: one a turn would make the others
         wait for all that each turn brings. gunicorn's own raises without a free file or memory,
         which ends the worker.
         """
@@ -188,7 +188,7 @@ class Worker(ThreadWorker):
         self._waiting[connection](connection, None)
         if connection not in self._waiting:
             return
-        if connection.has_head and not force:  # the answer tells that the body is late
+        if connection.has_head and not force:  # the answer says that the body is late
             connection.is_late = True
             self._begin(connection)
         else:
@@ -238,7 +238,7 @@ class Worker(ThreadWorker):
             if connection.receive():
                 if connection.has_request():
                     self._begin(connection)
-            elif connection.has_head:  # the answer tells that the body is cut off
+            elif connection.has_head:  # the answer says that the body is cut off
                 self._begin(connection)
             else:
                 self._close(connection)

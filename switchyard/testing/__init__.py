@@ -34,8 +34,8 @@ FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't clo
 
 
 class Fake:
-    """Replaces the models of one application, until `close` or the end of `with`. Of several the
-    latest that isn't closed counts.
+    """Replaces the models of one application, until `close` or the end of `with`. The latest
+    that isn't closed counts.
     """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
@@ -89,7 +89,7 @@ def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
 
     A prompt gets the answer whose key ends last in it. An answer is a text, or an exception of
     `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`, which is raised, or a
-    tuple of a text and the exception behind it. A prompt without any key gets a text that says so.
+    tuple of a text and the exception after it. A prompt without any key gets a text that says so.
 
     Tokenizer and chat template are the application's own; in client mode, the demo model's. Tokens
     and their limits count; sampling parameters have no effect.

@@ -92,7 +92,7 @@ def test_a_name_reaches_the_server_as_it_is(server, arguments, method, path, bod
     done = run(server, *arguments, key=("--key", "secret"))
     assert done.exit_code == 0, done.output
     assert server.asked == [(method, path, body, "Bearer secret")]
-    assert arguments[0] != "unload" or "behind its last job, if it has any" in done.output
+    assert arguments[0] != "unload" or "after its last job, if it has any" in done.output
     assert arguments[0] != "alias" or done.output == f"{NAME} is a\n"
 
 

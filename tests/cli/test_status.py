@@ -60,7 +60,7 @@ def test_each_line_of_a_busy_server_is_told():
         "m: recovering 50%, 2 running, 3 waiting",
         "  at most 4 running and 5 waiting, 100 tokens each, cache q4",
         "  12.5 tokens/s, 3 of prompts, 20.25 ms a step",
-        "  the last step was told 1.5 seconds ago",
+        "  the last step was 1.5 seconds ago",
         "  7 of 9 pages in use, 1 kept",
         "  cuda:0: 6.0 of 8.0 GiB",
         "  recovered 2 times",

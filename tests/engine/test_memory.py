@@ -258,7 +258,7 @@ def test_a_model_that_cannot_be_spread_is_refused(spread, changes, message):
 
 
 def test_a_model_with_norms_behind_its_layers_cannot_be_spread(spread):
-    with pytest.raises(engine.ModelError, match="it has norms behind its layers"):
+    with pytest.raises(engine.ModelError, match="it has norms after its layers"):
         spread(keys={"norm_1_post": ".post_self_attn_layernorm"})
 
 

@@ -1,7 +1,7 @@
 """Stored responses, which clients read again or continue by identifier. Any thread.
 
 Kept transcripts (`delivery.transcripts`) hold frames that still grow, for readers that come and go.
-What is stored here has ended, and shares memory with what continues it: hence bounds of its own.
+What is stored here has ended, and shares memory with what continues it, so it has its own bounds.
 """
 
 import threading

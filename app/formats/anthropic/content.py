@@ -223,7 +223,7 @@ def _blocks(message: Message) -> Sequence[Any]:
 
 
 def _user(blocks: Sequence[UserBlock]) -> Iterator[dict[str, Any]]:
-    """The messages of a user's turn. Each result of a call becomes a message of its own."""
+    """The messages of a user's turn. Each result of a call becomes its own message."""
     for is_result, run in itertools.groupby(blocks, lambda b: isinstance(b, ToolResultBlock)):
         if not is_result:
             texts = [block for block in run if isinstance(block, TextBlock)]

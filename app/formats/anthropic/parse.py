@@ -137,7 +137,7 @@ class MessagesBody(HowToThink):
 
     tool_choice: ToolChoice | None = Field(
         None,
-        description="Which of the tools to call. Refused without tools, but for `none` and `auto`.",
+        description="The tools to call. Refused without tools, except for `none` and `auto`.",
     )
     thinking: Thinking | None = Field(None, description="Whether to think before the answer.")
     output_config: OutputConfig | None = Field(None, description="Effort and form of the answer.")
@@ -221,7 +221,7 @@ class MessagesBody(HowToThink):
     def _system(self) -> str:
         """The system prompt without the client's billing block.
 
-        That block changes in each turn, and the prefix cache would miss all text behind it.
+        That block changes in each turn, and the prefix cache would miss all text after it.
         """
         if not self.system:
             return ""

@@ -30,7 +30,7 @@ class OwnTool(Object):
         " have is refused."
     )
     strict: bool | None = Field(
-        None, description="True: its input is valid by the schema, also if no call is required."
+        None, description="True: its input matches the schema, even if no call is required."
     )
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None  # without effect: input is always streamed at once
@@ -120,11 +120,11 @@ class Thinking(BaseModel):
         None,
         ge=1,
         lt=2**31,
-        description="Most tokens of thoughts: behind them their end is forced. For type `enabled`"
+        description="Most tokens of thoughts: their end is then forced. For type `enabled`"
         " alone, which needs it. Without effect if the chat template knows no thoughts.",
     )
     display: Literal["summarized", "updates", "omitted"] | None = Field(
-        None, description="`omitted`: no thoughts in the answer. Else they are complete."
+        None, description="`omitted`: no thoughts in the answer. Otherwise they are complete."
     )
 
     @model_validator(mode="after")

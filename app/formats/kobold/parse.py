@@ -123,7 +123,7 @@ class Kobold(OtherServers, OneText):
         given = super().settle(given)
         if given.get("trim_stop") is False:
             given = {**given, "include_stop_str_in_output": True}
-        # Of KoboldAI's bad words only the end token exists here. A grammar needs it.
+        # The end token is the only one of KoboldAI's bad words here. A grammar needs it.
         if given.get("use_default_badwordsids") is True and "grammar" not in given:
             given = {**given, "bypass_eos": True}
         seed = given.get("sampler_seed")

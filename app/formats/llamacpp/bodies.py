@@ -55,7 +55,7 @@ def props(model: engine.Engine) -> dict[str, Any]:
 def slots(model: engine.Engine) -> Iterator[dict[str, Any]]:
     """The slots of a loaded model, one for each job that may run. The first ones are busy.
 
-    They don't tell which client's job is in which.
+    They don't show which client's job is in which.
     """
     num_busy = sum(job.state != "pending" for job in model.jobs(timeout=0))
     for i in range(model.config.max_batch_size):

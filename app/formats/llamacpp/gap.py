@@ -23,7 +23,7 @@ class File(Object):
 
 class Infill(LlamaCppOptions):
     input_prefix: str = Field(description="The text before the gap.")
-    input_suffix: str = Field(description="The text behind the gap.")
+    input_suffix: str = Field(description="The text after the gap.")
     input_extra: list[File] = Field(
         default=[],
         max_length=64,

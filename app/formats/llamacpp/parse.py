@@ -87,11 +87,11 @@ class LlamaCppOptions(OtherServers):
         0,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Tell the log-probability of each token, and of this number of most"
+        description="Return the log-probability of each token, and of this number of most"
         " probable tokens in its place, in `completion_probabilities`.",
     )
     return_tokens: bool = Field(
-        False, description="Tell the tokens of the text, too. A stream always does."
+        False, description="Return the tokens of the text, too. A stream always does."
     )
     response_fields: list[Annotated[str, Field(max_length=200)]] = Field(
         default=[],
@@ -99,7 +99,7 @@ class LlamaCppOptions(OtherServers):
         description="The only fields of the answer; `a/b` is the `b` in `a`. Unknown names have no"
         " effect. In a stream, of the last event.",
     )
-    timings: bool = Field(True, description="Tell the time of each stage, see Timings.")
+    timings: bool = Field(True, description="Return the time of each stage, see Timings.")
 
     @field_validator(
         "logit_bias",
@@ -152,7 +152,7 @@ class LlamaCpp(LlamaCppOptions):
         min_length=1,
         fail_fast=True,
         description="The text to continue, or tokens, or both in turns; or a list of these, each"
-        ' with an answer of its own. Also as `{"prompt_string": TEXT}`.',
+        ' with its own answer. Also as `{"prompt_string": TEXT}`.',
     )
 
     @field_validator("prompt", mode="before", json_schema_input_type=Given | Prompts)

@@ -162,4 +162,4 @@ def _picked(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-EVENTS = Framing(data)  # no closing frame: `stop` of the last event tells the end
+EVENTS = Framing(data)  # no closing frame: `stop` of the last event marks the end

@@ -11,7 +11,7 @@ from switchyard.app.errors import Described
 
 BLUEPRINT = "switchyard_ollama"  # of the format's views
 
-# Its paths, also for a method that they don't take.
+# Its paths, even for a method that they don't take.
 _PATH = re.compile(
     r".*/api/(version|tags|ps|show|generate|chat|embed|embeddings|pull|push|create|copy|delete"
     r"|blobs/[^/]*)"

@@ -38,7 +38,7 @@ class OllamaMessage(Message):
     model_config = ConfigDict(**Finite, alias_generator=lambda field: _NAMES.get(field, field))
 
     content: str = Field("", description="The text.")
-    name: str | None = Field(None, description="Of a result: the name of the function.")
+    name: str | None = Field(None, description="For a result: the name of the function.")
     reasoning_content: str | None = Field(
         None, description="Thoughts of the assistant, for chat templates that use them."
     )
@@ -49,7 +49,7 @@ class OllamaMessage(Message):
     )
     tool_call_id: str | None = Field(
         None,
-        description="Of a result: the id of its call. Without it the result is of the first call"
+        description="For a result: the id of its call. Without it the result is of the first call"
         " with this `tool_name` that has none yet, or the first at all.",
     )
 

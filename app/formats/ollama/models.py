@@ -1,4 +1,4 @@
-"""What Ollama's API tells of models. Pure."""
+"""What Ollama's API shows of models. Pure."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ from switchyard import engine
 from switchyard.app.formats.ollama.times import NEVER, written
 from switchyard.app.request.infill_forms import FORMS
 
-LATEST = ":latest"  # what clients put behind a name without a tag
+LATEST = ":latest"  # what clients append to a name without a tag
 
 _STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 

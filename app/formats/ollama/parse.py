@@ -203,7 +203,7 @@ class GenerateRequest(OllamaBody):
 
 
 class ModelRequest(Parameters):
-    """Of routes about one model."""
+    """The body of routes about one model."""
 
     neutral: ClassVar[Table] = {"verbose": (False, True), "insecure": (False, True)}
 

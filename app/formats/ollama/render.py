@@ -29,7 +29,7 @@ class OllamaHead:
     is_chat: bool
     piece: Callable[[int], bytes]  # the bytes that a token adds to the text
     has_logprobs: bool = False
-    context: tuple[int, ...] | None = None  # the prompt, if the answer tells its tokens
+    context: tuple[int, ...] | None = None  # the prompt, if the answer has its tokens
     end_token_ids: tuple[int, ...] = ()  # ends a turn in `context`
 
 
@@ -41,8 +41,8 @@ class OllamaRender:
         self._answer = answer
         self._blocks = Blocks()
         self._token_ids: list[int] = []
-        self._num_calls = 0  # told
-        self._logprobs: list[engine.TokenLogprob] = []  # not told yet
+        self._num_calls = 0  # sent
+        self._logprobs: list[engine.TokenLogprob] = []  # not sent yet
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for event in events:

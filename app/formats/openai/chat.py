@@ -55,7 +55,7 @@ class ChatRender(OpenAIRender):
         body["prompt_token_ids"] = self._prompt_of(index)
 
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        # None as in OpenAI's API: to some clients an empty text is a part of its own.
+        # None as in OpenAI's API: some clients show an empty text as another part.
         content = None if self._has_tools else ""
         yield self._chunk(index, {"role": "assistant", "content": content}), ""
 

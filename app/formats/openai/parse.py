@@ -55,7 +55,7 @@ class Completion(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Tell the log-probability of each token, and of this number of most"
+        description="Return the log-probability of each token, and of this number of most"
         " probable tokens in its place; see Logprobs.",
     )
     best_of: int | None = Field(

@@ -43,7 +43,7 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; e
 
 
 class OpenAIRender(ChoicesRender):
-    """Base of both renders: choices by index, and usage behind them."""
+    """Base of both renders: choices by index, then usage."""
 
     def __init__(self, head: OpenAIHead, request: Scored, choices: Mapping[str, Choice]) -> None:
         super().__init__(choices)
@@ -94,7 +94,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The body behind all choices, if the request asks for usage."""
+        """The body after all choices, if the request asks for usage."""
 
     @abc.abstractmethod
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies of an event. The last one tells the tokens until then, if the client asks."""
+        """The bodies of an event. The last one has the tokens until then, if the client asks."""
         if not self._request.return_token_ids:
             yield from bodies
             return

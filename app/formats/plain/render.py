@@ -52,7 +52,7 @@ class GenerateRender(TextRender):
 def frame(body: dict[str, Any], text: str) -> bytes:
     """A server-sent event for a browser's EventSource: `message`, and at last `end` or `error`.
 
-    The last event's name tells an EventSource to close.
+    An EventSource closes at the last event's name.
     """
     if "finish_reason" in body:
         return b"event: end\n" + data(body, text)

@@ -134,7 +134,7 @@ class ResponseRequest(Generation, HowToThink):
     )
     tool_choice: ToolChoice | None = Field(
         None,
-        description="As in chats, but a function's name stands beside its `type`.",
+        description="As in chats, but a function's name is beside its `type`.",
     )
     parallel_tool_calls: bool = Field(True, description="As in chats.")
     text: TextConfig = Field(TextConfig(), description="The form of the answer.")
@@ -152,7 +152,7 @@ class ResponseRequest(Generation, HowToThink):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens told for each place. Ignored where `include`"
+        description="Number of most probable tokens at each place. Ignored where `include`"
         " doesn't ask for logprobs, and the answer names it.",
     )
     metadata: dict[str, str] = Field(
@@ -209,7 +209,7 @@ class ResponseRequest(Generation, HowToThink):
         return list(to_chat(self.input))
 
     def chat(self, messages: list[dict[str, Any]]) -> ResponsesChat:
-        """The request as a chat of `messages`, behind the instructions. Raises BadRequest."""
+        """The request as a chat of `messages`, after the instructions. Raises BadRequest."""
         shared = self.model_fields_set & Generation.model_fields.keys()
         values = {name: getattr(self, name) for name in shared}
         if self.instructions:

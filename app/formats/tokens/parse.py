@@ -25,7 +25,7 @@ class TokenizeContent(OfModel):
         True, description="Whether special tokens that the text spells out count as such."
     )
     with_pieces: bool = Field(
-        False, description="Also tell each token's text, or its bytes if they are no text."
+        False, description="Also return each token's text, or its bytes if they are no text."
     )
 
     @property
@@ -39,7 +39,7 @@ class TokenizePrompt(OfModel):
     prompt: str = Field(description="The text, as `/v1/completions` reads it.")
     add_special_tokens: bool = Field(True, description="Whether the model's BOS token comes first.")
     return_token_strs: bool = Field(
-        False, description="Also tell each token's name in the vocabulary."
+        False, description="Also return each token's name in the vocabulary."
     )
 
     @property
@@ -53,7 +53,7 @@ class TokenizeChat(Chat):
     neutral: ClassVar[Table] = Chat.neutral
 
     return_token_strs: bool = Field(
-        False, description="Also tell each token's name in the vocabulary."
+        False, description="Also return each token's name in the vocabulary."
     )
 
 

@@ -94,7 +94,7 @@ class Session:
         return True
 
     def _is_idle(self) -> bool:
-        """Whether it was idle for too long. Then also tells the client."""
+        """Whether it was idle for too long. If so, it informs the client."""
         now = time.monotonic()
         if self._running:
             self._last_work = now

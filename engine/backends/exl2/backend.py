@@ -265,8 +265,8 @@ class Exl2Backend:
         return job
 
     def _lost_events(self) -> list[JobEvent]:
-        """Events of jobs whose results a failed iteration lost: a failure of their own, or a token
-        that was sampled and not told.
+        """Events of jobs whose results a failed iteration lost: a failure, or a token
+        that was sampled but not sent.
         """
         jobs = self._jobs.values()
         lost = [j for j in jobs if j.error is not None or j.num_sampled != j.num_told]

@@ -26,7 +26,7 @@ class Detokenizer:
         self._stops = StopSearch(job)
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
-        self._waiting: list[int] = []  # tokens without any character told
+        self._waiting: list[int] = []  # tokens without any character sent
         self._healed = job.healing.text if job.healing is not None else ""  # text of the prompt
 
     @property

@@ -158,7 +158,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def row_start(self, length: int) -> int | None:
         """Start of a row of `length` tokens that contains the chunk, such that no other job reads
-        the padding: `start`, or a place before it on the same page. None if there is no room.
+        the padding: `start`, or a place before it in that page. None if there is no room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next
@@ -223,7 +223,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def _score_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of the prompt with its logprobs. After the last chunk they are put into
-        the results, until they are told.
+        the results, until they are delivered.
         """
         [sequence] = self.sequences
         start, last = sequence.kv_position, len(sequence.sequence_ids) - 1

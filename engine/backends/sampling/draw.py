@@ -50,7 +50,7 @@ class Drawing:
         rows: Sequence[int],
         logits: torch.Tensor | None,
     ) -> None:
-        """`logits`: the model's raw logits of `rows`, whose logprobs are asked for."""
+        """`logits`: the model's raw logits of `rows`, whose logprobs are requested."""
         self.token_ids = token_ids  # (rows,), on the device
         self._num_top = [samplers[i].num_logprobs or 0 for i in rows]
         self._rows = rows
@@ -112,7 +112,7 @@ class Draw:
     def start(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
-        """`logits`: (samplers, padded vocabulary), may be changed. `negative`: likewise, behind the
+        """`logits`: (samplers, padded vocabulary), may be changed. `negative`: likewise, after the
         negative prompts of the pairs among them, in order.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
@@ -277,7 +277,7 @@ def _likeliest(_: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor
 def _raw(
     samplers: Sequence[Sampler], logits: torch.Tensor, vocab_size: int
 ) -> tuple[list[int], torch.Tensor | None]:
-    """The rows whose logprobs are asked for, and their raw logits."""
+    """The rows whose logprobs are requested, and their raw logits."""
     rows = [i for i, s in enumerate(samplers) if s.num_logprobs is not None]
     if not rows:
         return rows, None

@@ -47,7 +47,7 @@ def token_logprobs(
 
 def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: int) -> torch.Tensor:
     """Compute the tokens of a prompt up to `end`, into the sequence's pages. Returns the logits
-    behind each token, (tokens, padded vocabulary).
+    after each token, (tokens, padded vocabulary).
 
     As ExLlamaV2DynamicJob.prefill, but without cached tokens and with all logits.
     """

@@ -1,5 +1,5 @@
 """Penalties, before all filters: in place, on rows of logits, (rows, vocabulary), float32.
-Parameters are columns, (rows, 1), unless said otherwise.
+Parameters are columns, (rows, 1), unless noted.
 """
 
 import math
@@ -103,8 +103,8 @@ def penalize_continuations(
 
 
 def guide(logits: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): combines the logits behind
-    prompts and behind negative prompts.
+    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): combines the logits after
+    prompts and after negative prompts.
     """
     wanted, unwanted = logits.log_softmax(-1), negative.log_softmax(-1)
     return unwanted + scale * (wanted - unwanted)

@@ -130,7 +130,7 @@ class Sampler:
 
 
 class _Bans:
-    """Masks tokens that would complete a banned string, so that no told text is ever taken back."""
+    """Masks tokens that would complete a banned string, so that no sent text is ever taken back."""
 
     def __init__(self, banned: Sequence[BannedString], pieces: Sequence[bytes]) -> None:
         self._banned = banned

@@ -40,7 +40,7 @@ class Array:
             return None
         return Array(first[:num_alive], rest, self.least, most)
 
-    # Of a living array
+    # State of a living array
 
     def renamed(self, name_of: Callable[[str], str]) -> "Array":
         """The same with other names of its items' rules."""

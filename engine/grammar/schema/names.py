@@ -66,7 +66,7 @@ def _schemas(
     pattern: str | None = None,
 ) -> list[Schema]:
     """The schemas of a property's value: by its name, or the one pattern that it has, or as one
-    that has neither.
+    that has none.
     """
     found: list[Schema | None] = []
     for content in (schema.content for schema in branch):

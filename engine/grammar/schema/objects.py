@@ -181,7 +181,7 @@ class _Rules:
 
     def _rests(self, i: int, more: int = 0) -> Iterator[str]:
         """What follows a property: the object's end, or a comma where a property may follow.
-        So many `more` than the counter says have come.
+        `more` than the counter says have come.
         """
         must_follow = any(self._required(j) for j in range(i + 1, len(self.blocks)))
         if not must_follow:

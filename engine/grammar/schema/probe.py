@@ -19,7 +19,7 @@ LIMITS = LLParserLimits(
 )
 PANICS = panics_as(InvalidJob, "the constraint can't be honoured: it is too large", "constraint")
 
-# Without white space of its own, such a part shares the lexer of the rules around it. Else the
+# Without white space of its own, such a part shares the lexer of the rules around it. Otherwise the
 # lexer would have to choose between the two where both could go on.
 _OPTIONS = {"whitespace_flexible": False, "lenient": False, "coerce_one_of": False}
 

@@ -74,7 +74,7 @@ class Rules:
         self._find_living()
         for where, name in pairs:
             if self._by_name[name].is_alive:
-                said = "of oneOf, no two may admit the same value as far as can be told; use anyOf"
+                said = "of oneOf, two of its schemas may admit the same value; use anyOf"
                 raise refusal(where, said)
         if not start.is_alive:
             raise refusal(self._dead_end(start), "it is unsatisfiable: no value of it can end")

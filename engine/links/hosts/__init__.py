@@ -1,1 +1,1 @@
-"""Engines that several servers share, each in a process of its own, which another starts."""
+"""Engines that several servers share, each in its own process, which another starts."""

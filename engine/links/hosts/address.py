@@ -55,7 +55,7 @@ def _is_place(address: str) -> bool:
 
 
 def listen(address: str) -> socket.socket:
-    """Raises ModelError, also for an address that is open to all networks."""
+    """Raises ModelError, including for an address that is open to all networks."""
     check(address)
     try:
         return _listen_at_port(address) if is_tcp(address) else _listen_at_path(address)

@@ -21,7 +21,7 @@ MAX_STRANGERS = 64  # handshakes at once; a further connection takes the place o
 
 
 class Door:
-    """One thread only accepts. Each handshake has a thread of its own, for a few seconds."""
+    """One thread only accepts. Each handshake has its own thread, for a few seconds."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@
 3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
    HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
    proves nothing to a client without the key.
-4. With a key, both derive keys from it and the nonces, which seal all later messages. Else a
+4. With a key, both derive keys from it and the nonces, which seal all later messages. Otherwise a
    process between the two could pass the proofs on, and then send messages of its own.
 """
 
@@ -32,7 +32,7 @@ PROTOCOL = 5  # changes with a message's meaning: see tests/engine/hosts/test_ha
 TIMEOUT = 5.0  # seconds for all of it
 MAX_INTRODUCTION = 4096  # bytes of JSON
 
-_GREETING = struct.Struct("!10sH32s")  # this one never changes: versions tell each other by it
+_GREETING = struct.Struct("!10sH32s")  # this one never changes: versions recognize each other by it
 _MAGIC = b"switchyard"
 _SIZE = struct.Struct("!H")
 _PROOF = 32  # bytes

@@ -121,7 +121,7 @@ class Host:
             self._is_draining = True
             self._tell_all([Recovering(DRAINS)])
             self._changed.wait_for(lambda: not self._jobs, drain)
-            self._forget_jobs()  # the end of the connection tells front ends of jobs that are left
+            self._forget_jobs()  # front ends notice the connection's end
         self._door.close()
         self._link.send(Stop())
         return self.wait(timeout) and self._link.join(timeout)
@@ -274,7 +274,7 @@ class Host:
                 self._tell_all([event])
 
     def _tell_trouble(self, before: admission.State) -> None:
-        """Tell a change of the replicas' common state. While all hang, jobs keep waiting here."""
+        """Report a change of the replicas' common state. While all hang, jobs keep waiting here."""
         state = self._standing.state
         if state != before and not self._is_draining:
             trouble = Recovering(str(self._standing.error))

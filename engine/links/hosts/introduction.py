@@ -9,7 +9,7 @@ from switchyard.engine.links.hosts.peer import Stranger
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Of a server: its process id, and the fingerprint of the model that it tokenizes for.
+    """A server's: its process id, and the fingerprint of the model that it tokenizes for.
     `is_look`: it only asks whether the engine would take it, or, without a fingerprint, how the
     engine stands.
     """
@@ -21,7 +21,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Of an engine. `refusal`: why it does not take the server. `is_ready`: the model is loaded,
+    """An engine's. `refusal`: why it does not take the server. `is_ready`: the model is loaded,
     and the engine is not about to end.
     """
 

@@ -12,7 +12,7 @@ from switchyard.files import read_file
 logger = logging.getLogger(__name__)
 
 MIN_KEY, MAX_KEY = 32, 4096  # bytes
-Key = bytes | Callable[[], bytes]  # what the file has, or a function that reads it anew
+Key = bytes | Callable[[], bytes]  # what the file has, or a function that reads it again
 OTHERS = 0o007  # permission bits that must be off
 
 

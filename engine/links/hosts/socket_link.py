@@ -22,7 +22,7 @@ MAX_RETRY = 2.0
 
 
 class SocketLink:
-    """A lost connection is told by `Restarting`, which ends its jobs; then the link reconnects."""
+    """`Restarting` reports a lost connection and ends its jobs; then the link reconnects."""
 
     def __init__(
         self, config: ModelConfig, at: str, key: Key, fingerprint: str, deliver: Deliver
@@ -151,7 +151,7 @@ class SocketLink:
         try:
             send_all(wire, commands, self._config.silence_timeout / CHECKS)
         except OSError:
-            pass  # the link's thread tells the end of the connection
+            pass  # the link's thread reports the end of the connection
         except Exception:
             logger.exception("a command can't cross")
             wire.shut()  # ends the connection: the job would wait forever

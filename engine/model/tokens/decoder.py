@@ -43,7 +43,7 @@ class TextDecoder:
 
     No valid character is ever lost or changed, however tokens cut it, and the parts of a text make
     the whole text. Where bytes are no UTF-8, each longest part of a character becomes one U+FFFD,
-    and the valid characters around it stay. The library `tokenizers` gives the same text, but for
+    and the valid characters around it stay. The library `tokenizers` gives this text, except for
     these bytes: with byte fallback it makes each byte of a run U+FFFD, its valid characters
     included, if one byte of the run is invalid. And it takes an added token whose characters are
     all GPT-2's names of bytes, such as "é", for those bytes: here it is what it spells.

@@ -19,7 +19,7 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_buffer(read_file(path, MAX_TOKENIZER)[0])
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as reason:  # Exceptions, and panics of Rust, which are none
+    except BaseException as reason:  # Exceptions, and panics of Rust, which are not
         raise ModelError(f"{path} can't be read: {' '.join(str(reason).split())}") from None
     try:
         check_growth(tokenizer)

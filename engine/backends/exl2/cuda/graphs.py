@@ -14,7 +14,7 @@ NUM_TIMES, NUM_TIMED = 3, 5  # runs, and replays in a run, of a measurement
 
 def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
     """Capture what `compute` launches on the current stream. Returns the graph, and the tensors
-    that `compute` returns, which each replay fills anew. Other memory comes from `pool`, which
+    that `compute` returns, which each replay fills again. Other memory comes from `pool`, which
     graphs share.
     """
     graph = torch.cuda.CUDAGraph()

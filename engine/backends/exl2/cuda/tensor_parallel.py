@@ -77,7 +77,7 @@ def _obstacle(model: ExLlamaV2) -> str | None:
         if getattr(module, "q_norm", None) is not None:
             return "it has norms of queries and keys"
         if getattr(module, "post_layernorm", None) is not None:
-            return "it has norms behind its layers"
+            return "it has norms after its layers"
     return None
 
 

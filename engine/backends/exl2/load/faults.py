@@ -31,5 +31,5 @@ def explain(error: BaseException) -> BaseException:
     if any(part in message for part in _NO_MEMORY):
         return OutOfMemory(summary)
     if "CUDA error" in message and any(part in message for part in _STICKY):
-        return DeviceLost(f"the device is lost until the process starts anew: {summary}")
+        return DeviceLost(f"the device is lost until the process restarts: {summary}")
     return error

@@ -79,7 +79,7 @@ class LoadedModel:
 
     def shed(self) -> bool:
         """Give up memory that only makes passes faster. Returns whether there was any; then the
-        generator must be made anew.
+        generator must be made again.
         """
         return self.passes is not None and self.passes.shed()
 

@@ -9,7 +9,7 @@ from switchyard.engine.stats import DeviceMemory, Occupancy
 
 
 def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
-    """Of a `PagingGenerator` over `loaded`."""
+    """What a `PagingGenerator` over `loaded` holds."""
     free = generator.unreferenced_pages.values()
     return Occupancy(
         referenced_pages=len(generator.referenced_pages),

@@ -111,7 +111,7 @@ class PagedJob(PromptJob):
             page = pool.take()
             if page is None:
                 return False
-            page.prev_hash = pages[-1].phash  # set anew once that page is full
+            page.prev_hash = pages[-1].phash  # set again once that page is full
             pages.append(page)
             sequence.block_index_tensor = None
             self.is_moved = True
@@ -134,7 +134,7 @@ class PagedJob(PromptJob):
 
     def fail(self, error: BaseException, results: list[Result]) -> None:
         """A pass of a return is tried again: its client may have seen text, and a pass that fails
-        leaves no trace. So is a decode step, by `Exl2Backend`.
+        leaves no trace. `Exl2Backend` does the same for a decode step.
         """
         is_returning = self.num_parked > 0 and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:

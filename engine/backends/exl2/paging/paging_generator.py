@@ -25,7 +25,7 @@ class PagingGenerator(PromptGenerator):
     ) -> None:
         """`work`: counters to add to; `settings`: the library's."""
         self.parked: list[PagedJob] = []
-        self._moves: list[JobMoved] = []  # not yet told
+        self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)
         self._work = work
 
