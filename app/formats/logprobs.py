@@ -74,7 +74,7 @@ class CompletionLogprobs:
         self._offset += len(self._decoder.push(token_id))
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
-        """The most probable tokens, and the token itself. Of equal texts the likelier."""
+        """The most probable tokens, and the token itself. The likelier of equal texts."""
         top: dict[str, float] = {}
         for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):
             top.setdefault(self._name(token_id), _number(value))

@@ -145,7 +145,7 @@ class ResponseRequest(Generation, HowToThink):
         default=[],
         max_length=16,
         fail_fast=True,
-        description=f"`{LOGPROBS}`: tell the log-probability of each token of the text."
+        description=f"`{LOGPROBS}`: return the log-probability of each token of the text."
         " `reasoning.encrypted_content` is ignored, and the answer names `include`.",
     )
     top_logprobs: int | None = Field(
