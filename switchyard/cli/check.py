@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 def check(as_json: bool, at: str | None, **given: Any) -> None:
     """Check settings, keys, models, memory and address; start nothing.
 
-    Says what would keep a server from starting, or a model from serving.
+    Reports each fault that would stop a server from starting or a model from loading.
     """
     findings = list(_find(**given)) if at is None else [_of_engine(at, **given)]
     if as_json:

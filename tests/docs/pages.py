@@ -11,15 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 FENCE = re.compile(r"^\s*```(.*)$")
 LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
-ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 CODE = re.compile(r"`[^`]+`")
-LIST_OF_CODE = re.compile(r"`x`(?:(?:,| and| or|, and|, or|/) ?`x`)+")
-NAMES = (  # that may begin a sentence
-    r"gunicorn|pydantic|exllamav2|llama\.cpp|nginx|vLLM|waitress|celery|uWSGI|mod_wsgi|llguidance"
-)
-END_OF_SENTENCE = re.compile(
-    rf"(?<=[.!?])[\"')*]*\s+(?=[\"'(\[*]*(?:[A-Z0-9`\"(\[*]|(?:{NAMES})\b))"
-)
 
 
 class Block(NamedTuple):
@@ -54,29 +46,6 @@ def outside_of_code(text: str) -> Iterator[str]:
             yield ""
         else:
             yield "" if inside or line.lstrip().startswith("<!--") else line
-
-
-def paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs and items of lists: no headings, tables or code."""
-    lines: list[str] = []
-    for line in [*outside_of_code(text), ""]:
-        is_item = ITEM.match(line)
-        if not line.strip() or is_item or line.lstrip().startswith(("|", "#")):
-            if lines:
-                yield " ".join(lines)
-            lines = [ITEM.sub("", line)] if is_item else []
-        else:
-            lines.append(line.strip())
-
-
-def sentences(paragraph: str) -> list[str]:
-    return [LINK.sub(r"\1", one) for one in END_OF_SENTENCE.split(paragraph)]
-
-
-def num_words(sentence: str) -> int:
-    """Code is one word, and so is a list of names in code."""
-    plain = LIST_OF_CODE.sub("`x`", CODE.sub("`x`", sentence))
-    return sum(any(c.isalnum() for c in word) for word in plain.split())
 
 
 def anchors(text: str) -> set[str]:

@@ -1,0 +1,60 @@
+"""What is prose: pages without code, and the docstrings, comments and messages of Python files.
+
+A text keeps the lines of its file: what is no prose is empty there, so that places are right.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+FENCE = re.compile(r"^\s*```")
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"\]\([^)\s]+\)")
+MESSAGE = re.compile(r"[A-Za-z'\"`(]\S*(?: \S+){3,}")  # four words or more
+NOTES = ("noqa", "type:", "fmt:", "mypy:", "ruff:", "same:")  # for other tools
+
+
+def plain(line: str) -> str:
+    """Code becomes one word, a link its text; places in the line stay."""
+    line = CODE.sub(lambda code: "`" + "x" * (len(code[0]) - 2) + "`", line)
+    return LINK.sub(lambda target: "]" + " " * (len(target[0]) - 1), line)
+
+
+def of_page(source: str) -> str:
+    lines = []
+    inside = False
+    for line in source.splitlines():
+        is_fence = FENCE.match(line)
+        inside ^= bool(is_fence)
+        is_prose = not (inside or is_fence or line.lstrip().startswith("<!--"))
+        lines.append(plain(line) if is_prose else "")
+    return "\n".join(lines)
+
+
+def of_python(source: str) -> str:
+    lines = [""] * (source.count("\n") + 2)
+    for number, text in [*comments(source), *strings(source)]:
+        lines[number - 1] += f" {text}"
+    return "\n".join(plain(line) for line in lines)
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        text = token.string.lstrip("#! ")
+        if token.type == tokenize.COMMENT and not text.startswith(NOTES):
+            yield token.start[0], text
+
+
+def strings(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, and messages: strings of several words."""
+    nodes = list(ast.walk(ast.parse(source)))
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            continue
+        if id(node) in docs:
+            yield from enumerate(node.value.splitlines(), node.lineno)
+        elif MESSAGE.search(node.value):
+            yield node.lineno, node.value.replace("\n", " ")
