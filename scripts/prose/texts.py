@@ -10,16 +10,16 @@ import tokenize
 from collections.abc import Iterator
 
 FENCE = re.compile(r"^\s*```")
-CODE = re.compile(r"`[^`\n]+`")
+CODE = re.compile(r"`[^`\n]+(?:\n[^`\n]+)?`")
 LINK = re.compile(r"\]\([^)\s]+\)")
 MESSAGE = re.compile(r"[A-Za-z'\"`(]\S*(?: \S+){3,}")  # four words or more
 NOTES = ("noqa", "type:", "fmt:", "mypy:", "ruff:", "same:")  # for other tools
 
 
-def plain(line: str) -> str:
-    """Code becomes one word, a link its text; places in the line stay."""
-    line = CODE.sub(lambda code: "`" + "x" * (len(code[0]) - 2) + "`", line)
-    return LINK.sub(lambda target: "]" + " " * (len(target[0]) - 1), line)
+def plain(text: str) -> str:
+    """Code becomes one word, a link its text; places in the text stay."""
+    text = CODE.sub(lambda code: "`" + re.sub(r"[^\n]", "x", code[0][1:-1]) + "`", text)
+    return LINK.sub(lambda target: "]" + " " * (len(target[0]) - 1), text)
 
 
 def of_page(source: str) -> str:
@@ -29,15 +29,15 @@ def of_page(source: str) -> str:
         is_fence = FENCE.match(line)
         inside ^= bool(is_fence)
         is_prose = not (inside or is_fence or line.lstrip().startswith("<!--"))
-        lines.append(plain(line) if is_prose else "")
-    return "\n".join(lines)
+        lines.append(line if is_prose else "")
+    return plain("\n".join(lines))
 
 
 def of_python(source: str) -> str:
     lines = [""] * (source.count("\n") + 2)
     for number, text in [*comments(source), *strings(source)]:
         lines[number - 1] += f" {text}"
-    return "\n".join(plain(line) for line in lines)
+    return plain("\n".join(lines))
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
