@@ -22,6 +22,7 @@ without_packages("switchyard", "switchyard.engine", "switchyard.engine.memory")
 from switchyard.engine.memory import gpus  # noqa: E402
 
 USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requirements-cuda-source.txt"
+EXL3 = "requirements-exl3.txt"
 TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the size with CUDA
 OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
 CURE = "docs/deployment.md has other ways, SWITCHYARD_DEVICE=cpu does without the GPU"
@@ -43,7 +44,7 @@ import exllamav2_ext
 
 def choose(installed: str) -> str:
     """`installed`: the last installed list, or empty."""
-    if installed == read(COMPILED):
+    if installed in (read(COMPILED), read(EXL3)):  # an owner's choice
         return installed
     device = setting("device")
     found = gpus.gpus() if device != "cpu" and gpus.has_gpu() else []

@@ -81,6 +81,16 @@ def test_one_wheel_of_each_compiled_package_fits_a_python(python):
     assert pins("requirements-cuda.txt", python)["torch"] == "2.8.0"
 
 
+@pytest.mark.parametrize("python", [(3, 12), (3, 13)])
+def test_the_list_for_exl3_is_the_usual_one_and_a_wheel_for_its_python_and_torch(python):
+    listed = pins("requirements-exl3.txt", python)
+    assert set(listed) == {*pins("requirements.txt"), "exllamav3"}
+    [one] = [each for each in requirements("requirements-exl3.txt", python) if each.url]
+    _, version, _, tags = parse_wheel_filename(wheel(one))
+    assert tags & set(cpython_tags(python, platforms=["linux_x86_64"]))
+    assert f"torch{listed['torch']}" in str(version.local)
+
+
 def test_no_wheel_is_for_another_python_than_a_server_can_have():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     allowed = SpecifierSet(project["requires-python"])

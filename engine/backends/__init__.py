@@ -10,6 +10,8 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
+from switchyard.engine.model.exl3 import check_exl3_settings, is_exl3
+from switchyard.engine.model.model_dir import read_config
 
 GPU_SETTINGS = (
     *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
@@ -27,6 +29,8 @@ def make_backend(
     `tell_progress` gets the progress of a load, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
+    if is_exl3(read_config(config.path)):
+        return _make_exl3(config, device, grammars, tell_progress)
     if device == "cpu":
         from switchyard.engine.backends.exl2 import cpu
 
@@ -38,6 +42,25 @@ def make_backend(
     from switchyard.engine.backends.exl2.backend import Exl2Backend
 
     return Exl2Backend(config, device, load, grammars, tell_progress)
+
+
+def _make_exl3(
+    config: ModelConfig,
+    device: Literal["cuda", "cpu"],
+    grammars: Grammars | None,
+    tell_progress: Callable[[float], None] | None,
+) -> Backend:
+    check_exl3_settings(config)
+    if device == "cpu":
+        raise ModelError("EXL3 models need a CUDA device: the CPU backend serves float16 alone")
+    from switchyard.engine.backends import exl3
+
+    exl3.install()  # before exllamav2 or exllamav3 is imported
+    from switchyard.engine.backends.exl2.backend import Exl2Backend
+    from switchyard.engine.backends.exl3.config import read_config as read
+    from switchyard.engine.backends.exl3.loader import load
+
+    return Exl2Backend(config, device, load, grammars, tell_progress, read)
 
 
 def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:

@@ -11,6 +11,7 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
 from switchyard.engine.memory.unpacked import unpacked_sizes, work_space
+from switchyard.engine.model.exl3 import check_exl3_tensors
 from switchyard.engine.model.model_dir import ModelDir, read_config
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import MOST_BITS, planned_sizes, read_sizes
@@ -51,7 +52,9 @@ def _read(path: str, bits: float | None) -> tuple[dict[str, Any], dict[str, int]
         model_config = {**read_config(path), "quantization_config": planned}
         return model_config, planned_sizes(read_shape(model_config), bits)
     model_dir = ModelDir.read(path)
-    return model_dir.config, read_sizes(model_dir.path)
+    sizes = read_sizes(model_dir.path)
+    check_exl3_tensors(model_dir.path, sizes)
+    return model_dir.config, sizes
 
 
 def _footprint(

@@ -16,6 +16,7 @@ from switchyard.engine.model.contents import (
     read_text,
     template_files,
 )
+from switchyard.engine.model.exl3 import check_exl3, is_exl3
 from switchyard.engine.model.rope import read_rope
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import planned_sizes
@@ -173,9 +174,13 @@ def read_config(path: str) -> dict[str, Any]:
     if not config.get("architectures"):
         raise ModelError(f"{file} names no architecture")
     check_format(root, config)
-    check_architecture(config)
+    if is_exl3(config):
+        check_exl3(config)
+    else:
+        check_architecture(config)
     _check_numbers(file, config)
-    read_rope(config)
+    if not is_exl3(config):  # ExLlamaV3 reads the rotary embedding itself
+        read_rope(config)
     return config
 
 

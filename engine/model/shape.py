@@ -5,6 +5,7 @@ from typing import Any
 
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.architectures import text_config
+from switchyard.engine.model.exl3 import is_exl3
 from switchyard.engine.model.layers import read_layers
 from switchyard.engine.model.rope import read_rope
 
@@ -63,7 +64,9 @@ def read_shape(model_config: dict[str, Any]) -> Shape:
     kv_heads = _count(text, "num_key_value_heads", "attn_config.kv_n_heads", or_=num_heads)
     is_mixture = name in MIXTURES
     experts = ("num_local_experts", "ffn_config.moe_num_experts", "num_experts")
-    is_any_plain = any(not layer.is_rotated for layer in read_layers(model_config, num_layers))
+    is_any_plain = not is_exl3(model_config) and any(
+        not layer.is_rotated for layer in read_layers(model_config, num_layers)
+    )
     return Shape(
         hidden_size=hidden_size,
         inner_size=_count(text, "moe_intermediate_size", or_=inner) if is_mixture else inner,
@@ -86,6 +89,8 @@ def _told(config: dict[str, Any]) -> dict[str, Any]:
 
 def _context(model_config: dict[str, Any], text: dict[str, Any]) -> int:
     context = _count(text, *CONTEXTS, or_=DEFAULT_CONTEXT)
+    if is_exl3(model_config):
+        return context
     rope = read_rope(model_config)
     if rope.kind == "yarn":  # YaRN serves the stretched length
         original = rope.settings["original_max_position_embeddings"]

@@ -1,5 +1,5 @@
 """Detects the format of a model's weights, by names and first bytes, and explains formats that
-ExLlamaV2 can't read.
+can't be read.
 """
 
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from switchyard.engine.errors import ModelError
 
-READS = "ExLlamaV2 reads EXL2, GPTQ of 4 bits and float16, as .safetensors"
+READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors"
 INSTEAD = "take the model in one of these formats, or quantize the original"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -18,7 +18,6 @@ FORMATS = {
     "awq": "AWQ",
     "bitsandbytes": "bitsandbytes' format",
     "compressed-tensors": "compressed-tensors, llm-compressor's format",
-    "exl3": "EXL3, ExLlamaV3's format",
     "fbgemm_fp8": "FP8",
     "fp8": "FP8",
     "gguf": "GGUF, llama.cpp's format",
@@ -65,7 +64,7 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
         method = "bitsandbytes"
     if method is None and not quantization and isinstance(model_config.get("quantization"), dict):
         raise _refusal(root, "MLX's format")  # MLX's place of groups and bits
-    if method not in (None, "exl2", "gptq"):
+    if method not in (None, "exl2", "exl3", "gptq"):
         raise _refusal(root, FORMATS.get(method, f"{method}, by config.json"))
     if method == "gptq" and quantization.get("bits") != 4:
         raise _refusal(root, f"GPTQ of {quantization.get('bits')} bits, read as 4")

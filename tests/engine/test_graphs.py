@@ -95,12 +95,14 @@ def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_
 def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     cpu.install()
     from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
+    from switchyard.engine.backends.exl2.cuda.layers import Exl2Layers
     from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 
     passes = object.__new__(CapturedPasses)
-    passes._embeddings = Embeddings.__new__(Embeddings)
-    passes._embeddings._table = range(10)
-    with pytest.raises(IndexError, match="beyond 10 embeddings"):
+    passes._layers = object.__new__(Exl2Layers)
+    passes._layers._embeddings = Embeddings.__new__(Embeddings)
+    passes._layers._embeddings._table = range(10)
+    with pytest.raises(IndexError, match="beyond the embeddings"):
         passes.run(torch.tensor([3, token_id]), [0, 0], np.zeros((2, 1), dtype=np.int32))
     assert not passes.compute(torch.tensor([[3, token_id]]), [0], np.zeros((1, 1), dtype=np.int32))
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from exllamav2 import ExLlamaV2Config
 
 from switchyard.engine.backends.exl2 import events, results
 from switchyard.engine.backends.exl2.detokenizer import Detokenizer
@@ -40,7 +39,9 @@ WARM_UP = 32  # tokens
 GAP_TRIALS = 3  # the fastest counts
 MAX_RETRIES = 2  # of a failed iteration, before all active jobs fail
 
-Load = Callable[[ModelConfig, ExLlamaV2Config, Callback], LoadedModel]
+# What a library makes of a model's configuration, and of its weights.
+Read = Callable[[ModelConfig, ModelDir, str], Any]
+Load = Callable[[ModelConfig, Any, Callback], LoadedModel]
 
 
 class Exl2Backend:
@@ -53,8 +54,11 @@ class Exl2Backend:
         load: Load,
         grammars: Grammars | None = None,
         tell_progress: Callable[[float], None] | None = None,
+        read: Read = read_config,
     ) -> None:
+        """`read`: makes what `load` gets, by default for ExLlamaV2."""
         self._config = config
+        self._read = read
         self._grammars = grammars
         self._masks: MaskThreads | None = None
         self._turns = SlowTurns()
@@ -81,10 +85,10 @@ class Exl2Backend:
 
     def _open(self) -> ModelInfo:
         model_dir = ModelDir.read(self._config.path)
-        exl2_config = read_config(self._config, model_dir, self._device)
+        library_config = self._read(self._config, model_dir, self._device)
         with Progress(self._config.name, self._tell_progress) as progress:
-            loaded = self._loaded = self._load(self._config, exl2_config, progress)
-        loaded.warn_of_a_small_cache(exl2_config.max_seq_len)
+            loaded = self._loaded = self._load(self._config, library_config, progress)
+        loaded.warn_of_a_small_cache(library_config.max_seq_len)
         self._grammars = self._grammars or Grammars(Tokenizer(model_dir))
         self._tokenizer = self._grammars.model_tokenizer
         pieces = self._tokenizer.pieces
@@ -95,8 +99,8 @@ class Exl2Backend:
         self._check_gap()
         self._masks = MaskThreads(self._config.name, self._config.max_batch_size)
         return ModelInfo(
-            max_seq_len=exl2_config.max_seq_len,
-            vocab_size=exl2_config.vocab_size,
+            max_seq_len=library_config.max_seq_len,
+            vocab_size=library_config.vocab_size,
             page_size=self._generator.page_size,
             num_pages=self._generator.max_pages,
             device=self._device,

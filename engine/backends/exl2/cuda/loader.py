@@ -19,6 +19,7 @@ from exllamav2 import (
 
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
 from switchyard.engine.backends.exl2.cuda.kept import Kept, keepable
+from switchyard.engine.backends.exl2.cuda.layers import Exl2Layers
 from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 from switchyard.engine.backends.exl2.cuda.plain import can_capture, is_plain
 from switchyard.engine.backends.exl2.load.attention import (
@@ -173,7 +174,9 @@ def _load(
     loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model):
         kept = _keep(model, cache, num_kept)
-        loaded.passes = CapturedPasses(model, cache, PAGE_SIZE, config.max_batch_size, kept)
+        layers = Exl2Layers(model, cache, PAGE_SIZE)
+        max_seq_len, max_rows = model.config.max_seq_len, config.max_batch_size
+        loaded.passes = CapturedPasses(layers, max_seq_len, PAGE_SIZE, max_rows, kept)
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]
     return loaded

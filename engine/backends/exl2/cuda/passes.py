@@ -7,18 +7,12 @@ layer. A graph is launched as a whole. Engine thread.
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from exllamav2.attn import ExLlamaV2Attention
-from exllamav2.device import set_device_streams
-from exllamav2.ext import exllamav2_ext as ext_c
-from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
 
 from switchyard.engine.backends.exl2.cuda.draws import CapturedDraws
-from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings, learned
-from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
 from switchyard.engine.backends.exl2.cuda.graphs import NUM_TIMED, capturing, record, seconds
 from switchyard.engine.backends.exl2.cuda.inputs import Inputs
 from switchyard.engine.backends.exl2.cuda.kept import NEVER, Kept
@@ -30,26 +24,56 @@ from switchyard.engine.stats import KeptWeights
 
 logger = logging.getLogger(__name__)
 
-PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
-MAX_TUNED = 4  # rows up to which exllamav2 tunes its kernels
-NUM_TUNED = 200
+class Layers(Protocol):
+    """A model's layers on one GPU, with all inputs there, so that a graph can capture them."""
+
+    device: torch.device
+    max_tokens: int  # in a captured pass of prompts
+
+    def begin(self) -> None:
+        """Called before a graph is launched."""
+
+    def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
+        """Compute until nothing is chosen, loaded or compiled any more. Page 0 is overwritten.
+        `token_ids`: (rows,); `pages`: (rows, pages), int32.
+        """
+
+    def logits(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
+    ) -> torch.Tensor:
+        """(rows, 1, padded vocabulary), of one token of each row. `positions`: (rows,), int32."""
+
+    def compute(self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor) -> Any:
+        """Write keys and values of equal parts of `token_ids`, one part for each row, from
+        `positions` on.
+        """
+
+    def have(self, token_ids: torch.Tensor) -> bool:
+        """Whether there is an embedding for each of the tokens, which are on the host."""
+
+    def close(self) -> None: ...
 
 
 class CapturedPasses:
-    """The graphs of a model for which `can_capture` holds."""
+    """The graphs of a model."""
 
     def __init__(
-        self, model: Any, cache: Any, page_size: int, max_rows: int, kept: Kept | None = None
+        self,
+        layers: Layers,
+        max_seq_len: int,
+        page_size: int,
+        max_rows: int,
+        kept: Kept | None = None,
     ) -> None:
-        """`max_rows`: most sequences in a pass. `kept`: closed with these passes."""
+        """`max_seq_len`: tokens of a row; `max_rows`: most sequences in a pass. `layers` and `kept`
+        are closed with these passes.
+        """
         self._kept = kept
-        self._model = model
-        self._cache = cache
+        self._layers = layers
         self._page_size = page_size
-        self._index: int = model.modules[1].device_idx
-        self._device = torch.device("cuda", self._index)
-        num_pages = -(-model.config.max_seq_len // page_size)
+        self._device = layers.device
+        num_pages = -(-max_seq_len // page_size)
         self._max_rows = max_rows
         self.num_rows = 0
         most = graph_rows(max_rows)[-1]
@@ -61,18 +85,13 @@ class CapturedPasses:
         self._draws = CapturedDraws(most, self._device)
         self._last: tuple[int, int] | None = None  # the graph of the last run
         self._sizes = Sizes({most: 0.0}, max_rows)  # until measured
-        max_tokens = model.config.max_input_len
-        if any(is_dense(module) for module in model.modules):
-            max_tokens = min(max_tokens, MAX_DENSE_TOKENS)
         self._prompts = PromptPasses(
-            self._compute, self._widths, page_size, max_tokens, self._device
+            layers.compute, self._widths, page_size, layers.max_tokens, self._device
         )
-        # Last: from here on the object must be closed.
-        self._embeddings = Embeddings(model.modules[0], self._device)
 
     def capture(self, vocab_size: int) -> None:
         """Capture and measure the graphs. The cache must be unused: page 0 is overwritten."""
-        stream, lock = capturing(self._index)
+        stream, lock = capturing(self._device.index)
         self._inputs.forget()
         pool = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize(self._device)
@@ -83,8 +102,10 @@ class CapturedPasses:
             self._kept.min_tokens = NEVER
         with lock, torch.inference_mode(), torch.cuda.stream(stream):
             tried = graph_rows(self._max_rows)
+            self._inputs.positions.zero_()
             for rows in tried:
-                self._tune(rows)
+                pages = self._inputs.pages[self._widths[0]][:rows]
+                self._layers.prepare(self._inputs.token_ids[:rows], pages)
             stream.synchronize()
             first, *others = self._widths
             times = self._try(pool, first, tried)
@@ -169,19 +190,6 @@ class CapturedPasses:
         more = self._seconds(width, rows, position) - self._seconds(width, rows, 0)
         return max(more, 0.0) / rows / position
 
-    def _tune(self, rows: int) -> None:
-        """Compute until exllamav2 has chosen its kernels. It measures the first 200 products of
-        each shape, and waits for them, which a graph can't capture.
-        """
-        head, hidden_size = self._model.modules[-1], self._model.config.hidden_size
-        hidden = torch.zeros((rows, 1, hidden_size), dtype=torch.half, device=self._device)
-        num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // self._model.config.num_hidden_layers
-        for _ in range(num_passes + 1):
-            self._inputs.positions.zero_()
-            self._decode(rows, self._inputs.pages[self._widths[0]][:rows])
-        for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
-            head.forward(hidden)
-
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
@@ -191,9 +199,9 @@ class CapturedPasses:
         the cache, (rows, pages), int32. Raises IndexError for tokens on the host without an
         embedding; tokens on the device were drawn there.
         """
-        if token_ids.device.type == "cpu" and not self._embeddings.have(token_ids):
-            raise IndexError(f"a token id is beyond {self._embeddings.size} embeddings")
-        set_device_streams()
+        if token_ids.device.type == "cpu" and not self._layers.have(token_ids):
+            raise IndexError("a token id is beyond the embeddings")
+        self._layers.begin()
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
         size = self._sizes.fit(rows, min(positions))
@@ -221,15 +229,15 @@ class CapturedPasses:
         did. `starts`: position of each row's first token; `pages`: of the cache, (rows, pages),
         int32.
         """
-        if not self._embeddings.have(token_ids):
+        if not self._layers.have(token_ids):
             return False  # an error on the host; a lost device on the GPU
-        set_device_streams()
+        self._layers.begin()
         return self._prompts.run(token_ids, starts, pages)
 
     def close(self) -> None:
         """Release the graphs; then the model can be unloaded."""
         self._release()
-        self._embeddings.close()
+        self._layers.close()
 
     def _release(self) -> None:
         self._last = None
@@ -240,46 +248,7 @@ class CapturedPasses:
 
     def _decode(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
         """Logits of `rows`, all inputs on the device."""
-        x = self._compute(
-            self._inputs.token_ids[:rows], self._inputs.positions[:rows], pages, is_last=True
-        )
-        config = self._model.config
-        if config.final_logit_softcapping:
-            ext_c.softcap_(x, config.final_logit_softcapping)
-        padding = self._model.modules[-1].padding
-        if padding > 0:
-            x[:, :, -padding:] = PADDING_LOGIT
-        self._inputs.positions[:rows] += 1  # usually right for the next pass
-        return x
-
-    def _compute(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        pages: torch.Tensor,
-        is_last: bool = False,
-    ) -> torch.Tensor:
-        """As ExLlamaV2.forward_chunk, with all inputs on the device. Each row of `positions` has an
-        equal part of `token_ids`. Computes all layers if `is_last`, else as far as keys and values
-        need it.
-        """
-        rows = len(positions)
-        length = len(token_ids) // rows
-        params = ExLlamaV2Attention.PagedParams(
-            batch_size=rows,
-            block_index=torch.zeros((2, 1), dtype=torch.int32),  # two columns: never contiguous
-            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
-            max_cache_seqlen=1,  # makes it read a quantized cache; the GPU knows the length
-            page_size=self._page_size,
-            q_len=length,
-        )
-        params.block_index = pages
-        params.cache_seqlens = positions
-        x = self._embeddings(token_ids).view(rows, length, -1)
-        end = None if is_last else self._model.last_kv_layer_idx + 1
-        for module in self._model.modules[1:end]:
-            if isinstance(module, ExLlamaV2PosEmbedding):  # its own code asks the host
-                x = x + learned(module, positions, length)
-            else:
-                x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
-        return x
+        positions = self._inputs.positions[:rows]
+        logits = self._layers.logits(self._inputs.token_ids[:rows], positions, pages)
+        positions += 1  # usually right for the next pass
+        return logits

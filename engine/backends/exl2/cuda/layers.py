@@ -1,0 +1,103 @@
+"""A model of exllamav2 on one GPU, with all inputs there. Engine thread."""
+
+from typing import Any
+
+import torch
+from exllamav2.attn import ExLlamaV2Attention
+from exllamav2.device import set_device_streams
+from exllamav2.ext import exllamav2_ext as ext_c
+from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
+
+from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings, learned
+from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
+
+PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
+
+MAX_TUNED = 4  # rows up to which exllamav2 tunes its kernels
+NUM_TUNED = 200
+
+
+class Exl2Layers:
+    """The `Layers` of a model for which `can_capture` holds."""
+
+    def __init__(self, model: Any, cache: Any, page_size: int) -> None:
+        """`model`: exllamav2's, loaded."""
+        self._model = model
+        self._cache = cache
+        self._page_size = page_size
+        self.device = torch.device("cuda", model.modules[1].device_idx)
+        self.max_tokens: int = model.config.max_input_len
+        if any(is_dense(module) for module in model.modules):
+            self.max_tokens = min(self.max_tokens, MAX_DENSE_TOKENS)
+        # Last: from here on the object must be closed.
+        self._embeddings = Embeddings(model.modules[0], self.device)
+
+    def begin(self) -> None:
+        set_device_streams()
+
+    def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
+        """Compute until exllamav2 has chosen its kernels. It measures the first 200 products of
+        each shape, and waits for them, which a graph can't capture.
+        """
+        rows, config = len(token_ids), self._model.config
+        hidden = torch.zeros((rows, 1, config.hidden_size), dtype=torch.half, device=self.device)
+        positions = torch.zeros(rows, dtype=torch.int32, device=self.device)
+        num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // config.num_hidden_layers
+        for _ in range(num_passes + 1):
+            self.logits(token_ids, positions, pages)
+        for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
+            self._model.modules[-1].forward(hidden)
+
+    def logits(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
+    ) -> torch.Tensor:
+        x = self._compute(token_ids, positions, pages, is_last=True)
+        config = self._model.config
+        if config.final_logit_softcapping:
+            ext_c.softcap_(x, config.final_logit_softcapping)
+        padding = self._model.modules[-1].padding
+        if padding > 0:
+            x[:, :, -padding:] = PADDING_LOGIT
+        return x
+
+    def compute(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
+    ) -> torch.Tensor:
+        return self._compute(token_ids, positions, pages, is_last=False)
+
+    def _compute(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        pages: torch.Tensor,
+        is_last: bool,
+    ) -> torch.Tensor:
+        """As ExLlamaV2.forward_chunk. Computes all layers if `is_last`, else as far as keys and
+        values need it.
+        """
+        rows = len(positions)
+        length = len(token_ids) // rows
+        params = ExLlamaV2Attention.PagedParams(
+            batch_size=rows,
+            block_index=torch.zeros((2, 1), dtype=torch.int32),  # two columns: never contiguous
+            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
+            max_cache_seqlen=1,  # makes it read a quantized cache; the GPU knows the length
+            page_size=self._page_size,
+            q_len=length,
+        )
+        params.block_index = pages
+        params.cache_seqlens = positions
+        x = self._embeddings(token_ids).view(rows, length, -1)
+        end = None if is_last else self._model.last_kv_layer_idx + 1
+        for module in self._model.modules[1:end]:
+            if isinstance(module, ExLlamaV2PosEmbedding):  # its own code asks the host
+                x = x + learned(module, positions, length)
+            else:
+                x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
+        return x
+
+    def have(self, token_ids: torch.Tensor) -> bool:
+        return self._embeddings.have(token_ids)
+
+    def close(self) -> None:
+        self._embeddings.close()

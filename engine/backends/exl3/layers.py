@@ -1,0 +1,95 @@
+"""A model of exllamav3 on one GPU, with all inputs there. Engine thread."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from switchyard.engine.backends.exl3.cache import Exl3Cache
+from switchyard.engine.backends.exl3.library import PLAIN, mend_pointers
+from switchyard.engine.backends.exl3.model import forward_params
+
+NUM_WARM = 3  # passes: Triton compiles in the first, exllamav3 measures its kernels in the next
+MAX_TOKENS = 512  # in a captured pass of prompts
+
+
+def can_capture(library: Any) -> bool:
+    """Whether each pass of exllamav3's model is the same: only plain layers, embeddings in memory.
+    The model is loaded.
+    """
+    modules = [module for module, _, _ in library.fwd_modules]
+    embedding = modules[0].embedding
+    return (
+        all(type(module).__name__ in PLAIN for module in modules)
+        and isinstance(embedding, torch.nn.Embedding)
+        and "mrope" not in library.caps
+    )
+
+
+class Exl3Layers:
+    """The `Layers` of a model for which `can_capture` holds. The GPU keeps the embeddings, too."""
+
+    def __init__(self, library: Any, cache: Exl3Cache, device: torch.device) -> None:
+        """`library`: exllamav3's model, loaded."""
+        self.device = device
+        self.max_tokens = MAX_TOKENS
+        self._library = library
+        self._cache = cache
+        self._embedding = library.modules[0]
+        self._table: Any = self._embedding.embedding.weight.data.to(device)
+        mend_pointers()
+
+    def begin(self) -> None:
+        pass
+
+    def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
+        positions = torch.zeros(len(token_ids), dtype=torch.int32, device=self.device)
+        for _ in range(NUM_WARM):
+            self.logits(token_ids, positions, pages)
+
+    def logits(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
+    ) -> torch.Tensor:
+        with self._all_but_embeddings():
+            x: torch.Tensor = self._library.forward_ls(*self._inputs(token_ids, positions, pages))
+        return x
+
+    def compute(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
+    ) -> None:
+        with self._all_but_embeddings():
+            self._library.prefill_ls(*self._inputs(token_ids, positions, pages))
+
+    @contextlib.contextmanager
+    def _all_but_embeddings(self) -> Iterator[None]:
+        """exllamav3's passes go over these modules."""
+        modules = self._library.fwd_modules
+        self._library.fwd_modules = modules[1:]
+        try:
+            yield
+        finally:
+            self._library.fwd_modules = modules
+
+    def _inputs(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """What exllamav3's Embedding returns, and what its layers read."""
+        module = self._embedding
+        x = F.embedding(token_ids, self._table)
+        if module.multiplier != 1.0:
+            x = x * module.multiplier
+        x = x.to(module.out_dtype)
+        if module.normalize:
+            x = x * x.shape[-1] ** 0.5
+        params = forward_params(self._cache, pages, positions, self._library.caps)
+        params["positions"] = positions
+        return x.view(len(positions), -1, x.shape[-1]), params
+
+    def have(self, token_ids: torch.Tensor) -> bool:
+        least, most = token_ids.aminmax()
+        return int(least) >= 0 and int(most) < len(self._table)
+
+    def close(self) -> None:
+        self._table = None

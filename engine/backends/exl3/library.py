@@ -1,0 +1,30 @@
+"""What this backend changes inside exllamav3."""
+
+from typing import Any
+
+import torch
+from exllamav3.modules.multilinear import SlicedMultiLinear
+
+# Modules that compute the same kernels in each pass, whatever the texts.
+PLAIN = ("TransformerBlock", "ParallelDecoderBlock", "RMSNorm", "LayerNorm", "Linear", "Embedding")
+
+_own_pointers = SlicedMultiLinear.c_ptrs
+_kept: list[torch.Tensor] = []  # the copies in graphs read these at each replay
+
+
+def mend_pointers() -> None:
+    """Let passes of 9 to 32 rows be captured. Their queries, keys and values are one product, whose
+    addresses exllamav3 sends to the GPU from ordinary memory, which a capture refuses. Idempotent.
+    """
+    SlicedMultiLinear.c_ptrs = _pointers
+
+
+def _pointers(self: Any, outputs: list[torch.Tensor]) -> torch.Tensor:
+    if not torch.cuda.is_current_stream_capturing():
+        own: torch.Tensor = _own_pointers(self, outputs)
+        return own
+    places = zip(self.slice_targets, self.slice_offsets, strict=True)
+    addresses = [outputs[i].data_ptr() + first * outputs[i].element_size() for i, first in places]
+    sent = torch.tensor(addresses, dtype=torch.long).pin_memory()
+    _kept.append(sent)
+    return sent.to(self.device, non_blocking=True)

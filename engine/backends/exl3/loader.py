@@ -1,0 +1,133 @@
+"""Loads an EXL3 model and its cache on one GPU. Import it after `install()`. Engine thread."""
+
+import contextlib
+import gc
+import io
+import logging
+from typing import Any
+
+import torch
+from exllamav3 import Cache, Model
+from exllamav3.cache import CacheLayer_fp16, CacheLayer_quant
+
+from switchyard.engine.backends.exl2.cuda.graphs import capturing, record
+from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
+from switchyard.engine.backends.exl2.load.faults import explain
+from switchyard.engine.backends.exl2.load.loaded import LoadedModel
+from switchyard.engine.backends.exl2.load.progress import Callback
+from switchyard.engine.backends.exl3.cache import Exl3Cache
+from switchyard.engine.backends.exl3.config import Exl3Config
+from switchyard.engine.backends.exl3.layers import Exl3Layers, can_capture
+from switchyard.engine.backends.exl3.model import Exl3Model
+from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
+from switchyard.engine.errors import ModelError, NoRoom, OutOfMemory
+from switchyard.engine.memory.estimate import GIB, Memory
+from switchyard.engine.model.footprint import measure
+
+logger = logging.getLogger(__name__)
+
+BITS: dict[CacheMode, int] = {"Q8": 8, "Q6": 6, "Q4": 4}  # of keys, and of values
+MOST_ROWS = 8  # of the passes that compile kernels, before any job
+PROVED = (1, 16)  # rows of the passes whose graphs are compared with passes without one
+MOST_DIFFERENCE = 1e-2  # of their logits, relative
+
+
+def load(config: ModelConfig, exl3_config: Exl3Config, progress: Callback) -> LoadedModel:
+    """The model with the first cache that fits. Raises ModelError if none fits."""
+    if torch.cuda.get_device_capability(0) < (8, 0):
+        raise ModelError("EXL3 needs a GPU of compute capability 8.0 or above")
+    footprints, _ = measure(config)
+    free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
+    memory = Memory(config, footprints, free, exl3_config.max_seq_len)
+    for mode, tokens in memory.caches():
+        used = memory.place(mode, tokens)
+        gpus = [i for i, size in enumerate(used) if size]
+        if len(gpus) > 1:
+            raise NoRoom("an EXL3 model is served on one GPU, and this one needs several")
+        try:
+            loaded = _load(config, exl3_config, mode, tokens, torch.device("cuda", gpus[0]))
+        except Exception as error:
+            if not isinstance(explain(error), OutOfMemory):
+                raise
+            logger.warning("there was no room for a %s cache after all: %s", mode, error)
+        else:
+            progress(1, 1)
+            size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
+            logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
+            return loaded
+        # Outside the handler, whose frames hold the GPU's memory.
+        gc.collect()
+        torch.cuda.empty_cache()
+    raise NoRoom(
+        "the GPU had less memory than estimated: raise gpu_reserve, or lower cache_tokens",
+        "gpu_reserve",
+    )
+
+
+def _load(
+    config: ModelConfig, exl3_config: Exl3Config, mode: CacheMode, tokens: int, device: torch.device
+) -> LoadedModel:
+    library = Model.from_config(exl3_config.library)
+    if library.get_recurrent_layers():
+        raise ModelError("the model keeps a state for each text, which is not served for EXL3")
+    pages = own_cache(library, mode, tokens)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        library.load(device=device)
+        logger.info("compiling and measuring kernels; a machine's first start takes a minute")
+        most_rows = min(config.max_batch_size, MOST_ROWS)
+        failed = library.warmup(pages, exl3_config.max_input_len, most_rows)
+    for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
+        logger.info("exllamav3: %s", line)
+    if failed:
+        raise ModelError(f"exllamav3 can't compute this model here: it failed at {failed[0]}")
+    cache = Exl3Cache(pages)
+    loaded = LoadedModel(Exl3Model(exl3_config, library), cache, mode)
+    if can_capture(library) and (layers := _proved(library, cache, device)) is not None:
+        max_seq_len, max_rows = exl3_config.max_seq_len, config.max_batch_size
+        loaded.passes = CapturedPasses(layers, max_seq_len, PAGE_SIZE, max_rows)
+    return loaded
+
+
+def own_cache(library: Any, mode: CacheMode, tokens: int) -> Any:
+    """exllamav3's cache, which its model fills with memory when it is loaded."""
+    if (bits := BITS.get(mode)) is None:
+        return Cache(library, max_num_tokens=tokens, layer_type=CacheLayer_fp16)
+    return Cache(
+        library, max_num_tokens=tokens, layer_type=CacheLayer_quant, k_bits=bits, v_bits=bits
+    )
+
+
+def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers | None:
+    """The layers, if graphs of their passes compute what passes without a graph do."""
+    layers = Exl3Layers(library, cache, device)
+    try:
+        for rows in PROVED:
+            difference = _difference(layers, rows)
+            if not difference < MOST_DIFFERENCE:  # or no number
+                raise RuntimeError(f"logits of {rows} rows differ by {difference:.1e}")
+    except Exception as error:
+        if isinstance(explain(error), OutOfMemory):
+            raise
+        logger.warning("passes are computed without graphs, more slowly: %s", error)
+        layers.close()
+        return None
+    return layers
+
+
+@torch.inference_mode()
+def _difference(layers: Exl3Layers, rows: int) -> float:
+    """The greatest of the logits, relative to the greatest logit."""
+    stream, lock = capturing(layers.device.index)
+    token_ids = torch.ones(rows, dtype=torch.long, device=layers.device)  # all write to page 0
+    pages = torch.zeros((rows, 2), dtype=torch.int32, device=layers.device)
+    positions = torch.zeros(rows, dtype=torch.int32, device=layers.device)
+    torch.cuda.synchronize(layers.device)
+    with lock, torch.cuda.stream(stream):
+        layers.prepare(token_ids, pages)
+        plain = layers.logits(token_ids, positions, pages).float().clone()
+        stream.synchronize()
+        pool = torch.cuda.graph_pool_handle()
+        graph, logits = record(pool, lambda: layers.logits(token_ids, positions, pages))
+        graph.replay()
+        stream.synchronize()
+        return float((logits.float() - plain).abs().max() / plain.abs().max())

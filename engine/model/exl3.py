@@ -1,0 +1,111 @@
+"""EXL3 models, as far as config.json and the tensors' names tell: which are served, and which not.
+
+ExLlamaV3 computes them, in the version that `engine.backends.exl3` names.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from switchyard.engine.config import ModelConfig
+from switchyard.engine.errors import ModelError
+
+VERSION = (1, 6, 5)
+MOST_BITS = 8
+
+# What ExLlamaV3 computes with pages of keys and values alone.
+PLAIN = (
+    *("ApertusForCausalLM", "ArceeForCausalLM", "Cohere2ForCausalLM", "CohereForCausalLM"),
+    *("Dots1ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM"),
+    *("Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    *("Glm4ForCausalLM", "Glm4MoeForCausalLM", "HyperCLOVAXForCausalLM", "IQuestCoderForCausalLM"),
+    *("LlamaForCausalLM", "MiMoForCausalLM", "MiniMaxM2ForCausalLM", "Ministral3ForCausalLM"),
+    *("Mistral3ForConditionalGeneration", "MistralForCausalLM", "MixtralForCausalLM"),
+    *("Olmo3ForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"),
+    *("Qwen3MoeForCausalLM", "SeedOssForCausalLM", "SmolLM3ForCausalLM", "SolarOpenForCausalLM"),
+)
+# What it computes with a state for each text, or with windows as rings.
+STATEFUL = (
+    *("AfmoeForCausalLM", "BailingMoeV3ForCausalLM", "DeepseekV4ForCausalLM"),
+    *("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
+    *("Glm5NextForConditionalGeneration", "GptOssForCausalLM", "KimiLinearForCausalLM"),
+    *("LagunaForCausalLM", "Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
+    *("Lfm2VlForConditionalGeneration", "MiMoV2ForCausalLM", "MuseGlimmerForConditionalGeneration"),
+    *("NemotronHForCausalLM", "NemotronH_Omni_Reasoning_V3", "OlmoHybridForCausalLM"),
+    *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    *("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+    *("Qwen4ExpForConditionalGeneration", "Spark2_5ForCausalLM", "Step3p5ForCausalLM"),
+    "Step3p7ForConditionalGeneration",
+)
+# What it computes with other caches, positions of images, or as a draft for others.
+OTHERS = (
+    *("DFlash2DraftModel", "DFlashDraftModel", "DFlashLagunaForCausalLM", "DeciLMForCausalLM"),
+    *("DeepseekV3ForCausalLM", "Gemma4AssistantForCausalLM", "Glm4MoeLiteForCausalLM"),
+    *("Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration", "GlmMoeDsaForCausalLM"),
+    *("HCXVisionV2ForCausalLM", "HYV3ForCausalLM", "MuseGlimmerAssistantModel"),
+    *("Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration"),
+    "Qwen3VLMoeForConditionalGeneration",
+)
+REFUSED = {  # settings, and why
+    "tensor_parallel": "one GPU serves an EXL3 model",
+    "gpu_split": "one GPU serves an EXL3 model",
+    "loras": "LoRAs are for EXL2, GPTQ and float16",
+    "rope_alpha": "ExLlamaV3 has none; it reads the model's own scaling",
+    "rope_scale": "ExLlamaV3 has none; it reads the model's own scaling",
+    "draft_model": "guesses are for EXL2, GPTQ and float16",
+    "ngram_draft": "guesses are for EXL2, GPTQ and float16",
+}
+
+
+def is_exl3(model_config: dict[str, Any]) -> bool:
+    quantization = model_config.get("quantization_config")
+    return isinstance(quantization, dict) and quantization.get("quant_method") == "exl3"
+
+
+def check_exl3(model_config: dict[str, Any]) -> None:
+    """Raises ModelError for an EXL3 model that is not served, by its config.json."""
+    [name, *_] = model_config["architectures"]
+    if name in STATEFUL:
+        raise ModelError(
+            f"{name} keeps a state for each text, which is not served for EXL3 yet. Served are"
+            f" {', '.join(PLAIN)}"
+        )
+    if name not in PLAIN:
+        why = "is not served for EXL3" if name in OTHERS else "is unknown to ExLlamaV3"
+        raise ModelError(f"the architecture {name} {why}. Served are {', '.join(PLAIN)}")
+    quantization = model_config["quantization_config"]
+    for entry in ("bits", "head_bits"):
+        bits = quantization.get(entry)
+        if isinstance(bits, int | float) and not 1 <= bits <= MOST_BITS:
+            raise ModelError(
+                f"config.json: {entry} of EXL3 weights is {bits}, and must be 1 to {MOST_BITS}"
+            )
+    told = re.match(r"(\d+)\.(\d+)\.(\d+)", str(quantization.get("version", "")))
+    if told and tuple(map(int, told.groups())) > VERSION:
+        raise ModelError(
+            f"the weights were written by exllamav3 {told[0]}, which is newer than"
+            f" {'.'.join(map(str, VERSION))}, the version here"
+        )
+
+
+def check_exl3_tensors(root: Path, names: Iterable[str]) -> None:
+    """Raises ModelError if a quantized matrix lacks one of its parts."""
+    there = set(names)
+    for name in sorted(there):
+        matrix, _, part = name.rpartition(".")
+        if part != "trellis":
+            continue
+        for new, old in (("suh", "su"), ("svh", "sv")):
+            if not there & {f"{matrix}.{new}", f"{matrix}.{old}"}:
+                raise ModelError(f"the files in {root} lack {matrix}.{new}: is one missing?")
+
+
+def check_exl3_settings(config: ModelConfig) -> None:
+    """Raises ModelError for a setting that would not be honoured."""
+    for field in fields(config):
+        if field.name in REFUSED and getattr(config, field.name) not in (field.default, (), False):
+            raise ModelError(
+                f"{field.name} is not for EXL3 models: {REFUSED[field.name]}", field.name
+            )

@@ -1,0 +1,75 @@
+"""exllamav3 without its compiled extension and Triton: its Python can be imported, and computes
+nothing. A plain Llama computes in place of its model.
+"""
+
+import importlib.machinery
+import sys
+import types
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+from switchyard.engine.backends import exl3
+from switchyard.engine.backends.exl2 import cpu
+from switchyard.engine.config import PAGE_SIZE
+
+
+class _Names(types.ModuleType):
+    """A module that has any name. What it has does nothing."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MagicMock(name=f"{self.__name__}.{name}")
+
+
+def install():
+    """Make `import exllamav3` work. Idempotent."""
+    cpu.install()  # the generator's own library
+    for name in (exl3.EXTENSION, "triton", "triton.language"):
+        if name not in sys.modules:
+            module = _Names(name)
+            suffix = importlib.machinery.EXTENSION_SUFFIXES[
+                0
+            ]  # exllamav3 looks whether it is compiled
+            module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=name + suffix)
+            module.__spec__.loader = object()
+            sys.modules[name] = module
+
+
+class PlainLibrary:
+    """As exllamav3's Model, over the CPU's Llama."""
+
+    def __init__(self, llama):
+        self.caps = {}
+        self.llama = llama
+
+    def forward(self, input_ids, params):
+        return self._pass(input_ids, params)["logits"]
+
+    def prefill(self, input_ids, params):
+        self._pass(input_ids, params, preprocess_only=True)
+
+    def _pass(self, input_ids, params, **options):
+        assert params["attn_mode"] == "flash_attn"
+        places = SimpleNamespace(
+            block_index=params["block_table"],
+            cache_seqlens=params["cache_seqlens"],
+            page_size=PAGE_SIZE,
+        )
+        return self.llama.forward_chunk(input_ids, params["cache"].cpu_cache, places, **options)
+
+    def unload(self):
+        self.llama.unload()
+
+
+class PlainCache:
+    """As exllamav3's Cache."""
+
+    def __init__(self, cpu_cache):
+        self.cpu_cache = cpu_cache
+        self.max_num_tokens = cpu_cache.max_seq_len
+
+    def copy_page(self, target, from_page, to_page, num_tokens):
+        first, second = (page * PAGE_SIZE for page in (from_page, to_page))
+        for own, other in zip(self.cpu_cache.states, target.cpu_cache.states, strict=True):
+            other[:, second : second + num_tokens] = own[:, first : first + num_tokens]
