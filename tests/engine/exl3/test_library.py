@@ -20,7 +20,7 @@ SMALL = {
     **{"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 2048},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "rms_norm_eps": 1e-5},
     **{"max_position_embeddings": 2048, "rope_theta": 10000.0, "hidden_act": "silu"},
-    **{"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    "tie_word_embeddings": True,
 }
 
 
