@@ -28,6 +28,7 @@ OTHERS = sorted(
 HOMES = {
     "torch": "engine/backends/",
     "exllamav2": "engine/backends/",
+    "exllamav3": "engine/backends/exl3/",
     "numpy": "engine/backends/",
     "safetensors": "engine/backends/",
     "multiprocessing": (),  # its way to start a process imports the main module once more
@@ -75,7 +76,8 @@ LAYERS = {
         {"host"},
         {"extension", "create"},
     ],
-    "engine/backends": [{"base"}, {"sampling"}, {"exl2"}],
+    "engine/backends": [{"base"}, {"sampling"}, {"exl2"}, {"exl3"}],
+    "engine/backends/exl3": [{"cache", "config", "library"}, {"model"}, {"layers"}, {"loader"}],
     "engine/backends/exl2": [
         {"load", "stops", "results"},
         {"detokenizer"},
@@ -209,7 +211,7 @@ def test_no_module_is_loaded_under_two_names():
         "import pkgutil, sys, importlib, app, switchyard.app, switchyard.engine\n"
         "for package in (switchyard.app, switchyard.engine):\n"
         "    for info in pkgutil.walk_packages(package.__path__, f'{package.__name__}.'):\n"
-        "        if not info.name.startswith('switchyard.engine.backends.exl2.'):\n"
+        "        if '.backends.exl' not in info.name:\n"
         "            importlib.import_module(info.name)\n"
         "assert app.create_app is switchyard.app.create_app\n"
         "assert 'switchyard.app.formats.openai.routes' in sys.modules\n"

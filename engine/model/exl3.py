@@ -1,4 +1,4 @@
-"""EXL3 models, as far as config.json and the tensors' names tell: which are served, and which not.
+"""Which EXL3 models are served, by config.json and the names of their tensors.
 
 ExLlamaV3 computes them, in the version that `engine.backends.exl3` names.
 """
@@ -19,7 +19,7 @@ MOST_BITS = 8
 PLAIN = (
     *("ApertusForCausalLM", "ArceeForCausalLM", "Cohere2ForCausalLM", "CohereForCausalLM"),
     *("Dots1ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM"),
-    *("Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    *("Gemma2ForCausalLM", "Gemma3ForConditionalGeneration"),
     *("Glm4ForCausalLM", "Glm4MoeForCausalLM", "HyperCLOVAXForCausalLM", "IQuestCoderForCausalLM"),
     *("LlamaForCausalLM", "MiMoForCausalLM", "MiniMaxM2ForCausalLM", "Ministral3ForCausalLM"),
     *("Mistral3ForConditionalGeneration", "MistralForCausalLM", "MixtralForCausalLM"),
@@ -43,6 +43,7 @@ STATEFUL = (
 OTHERS = (
     *("DFlash2DraftModel", "DFlashDraftModel", "DFlashLagunaForCausalLM", "DeciLMForCausalLM"),
     *("DeepseekV3ForCausalLM", "Gemma4AssistantForCausalLM", "Glm4MoeLiteForCausalLM"),
+    "Gemma3ForCausalLM",  # its text-only form: 1.6.5 looks for other names of tensors
     *("Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration", "GlmMoeDsaForCausalLM"),
     *("HCXVisionV2ForCausalLM", "HYV3ForCausalLM", "MuseGlimmerAssistantModel"),
     *("Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration"),

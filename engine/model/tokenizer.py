@@ -16,7 +16,7 @@ from switchyard.engine.model.tokens.density import Density
 from switchyard.engine.model.tokens.file import check_ids, read_tokenizer
 from switchyard.engine.model.tokens.length import check_length, too_long
 from switchyard.engine.model.tokens.pieces import read_decoders, read_pieces
-from switchyard.engine.model.vocabulary import Vocabulary
+from switchyard.engine.model.tokens.vocabulary import Vocabulary
 
 ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
 

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from switchyard import engine
+from switchyard.engine.backends.exl3 import check_installed
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 
 PACKAGES = ("torch", "exllamav2", "flash-attn", "gunicorn", "flask", "tokenizers", "llguidance")
+OPTIONAL = {"flash-attn": "Needed on a GPU alone."}
 PROBE = """
 import json, os
 os.environ["EXLLAMA_NO_SDPA"] = "1"
@@ -33,7 +36,8 @@ print(json.dumps(found))
 """
 
 
-PINS = pathlib.Path(__file__).parents[2] / "requirements-cuda.txt"  # in a checkout
+CHECKOUT = pathlib.Path(__file__).parents[2]
+PINS = (CHECKOUT / "requirements-cuda.txt", CHECKOUT / "requirements-exl3.txt")  # if it is one
 # A line with a wheel: of what, for which CUDA, torch, Python and platform it was built.
 PIN = re.compile(
     r"^(?P<name>[\w-]+) @ \S*/[^/-]+-(?P<version>[\d.]+)\+cu(?P<cuda>\d+)\.?torch(?P<torch>[\d.]+)"
@@ -69,9 +73,10 @@ def look() -> Iterator[Line]:
     yield Line("Python", True, platform.python_version())
     versions = {name: _version(name) for name in PACKAGES}
     for name, version in versions.items():
-        lacks = None if name == "flash-attn" else False
+        lacks = None if name in OPTIONAL else False
         told = version or "is not installed"
         yield Line(name, True if version else lacks, told, "" if version else _cure(name))
+    yield _exl3()
     found = gpus()
     if not found:
         yield Line(
@@ -82,8 +87,10 @@ def look() -> Iterator[Line]:
         )
     else:
         yield from _of_gpus(found, versions, probe())
-    if PINS.is_file():
-        yield of_pins(PINS.read_text(), platform.python_version(), has_gpu=bool(found))
+    for pins in PINS:
+        if pins.is_file():
+            is_needed = bool(found) and pins is PINS[0]
+            yield of_pins(pins, platform.python_version(), is_needed)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Line("open files", soft >= 1024 or hard >= 1024, f"{soft}, may be raised to {hard}")
 
@@ -111,8 +118,18 @@ def _of_gpus(
         yield Line("extension", False, str(probe["extension"]), cure)
 
 
-def of_pins(text: str, python: str, has_gpu: bool) -> Line:
-    """Whether the wheels for GPUs fit each other, and a machine with this Python."""
+def _exl3() -> Line:
+    """Whether the packages for EXL3 models are there."""
+    try:
+        check_installed()
+    except engine.ModelError as error:
+        return Line("exllamav3", None, str(error), "For EXL3 models alone.")
+    return Line("exllamav3", True, f"{_version('exllamav3')}, for EXL3 models")
+
+
+def of_pins(pins: pathlib.Path, python: str, is_needed: bool) -> Line:
+    """Whether the wheels of a list for GPUs fit each other, and a machine with this Python."""
+    text = pins.read_text()
     torch = re.search(r"^torch==(\S+)", text, re.MULTILINE)
     wheels = [found.groupdict() for found in PIN.finditer(text)]
     faults = [fault for wheel in wheels for fault in _disagreements(wheel, torch and torch[1])]
@@ -120,17 +137,17 @@ def of_pins(text: str, python: str, has_gpu: bool) -> Line:
     if len(cudas) > 1:
         faults.append(f"wheels are for CUDA {' and '.join(sorted(cudas))}")
     if faults or torch is None:
-        return Line(PINS.name, False, "; ".join(faults) or "it pins no torch")
+        return Line(pins.name, False, "; ".join(faults) or "it pins no torch")
     own = [wheel for wheel in wheels if python.startswith(f"{wheel['python']}.")]
     this = sysconfig.get_platform().replace("-", "_")
     if own and all(wheel["platform"] == this for wheel in own):
         names = ", ".join(f"{wheel['name']} {wheel['version']}" for wheel in own)
         told = f"{names} are for torch {torch[1]}, CUDA {cudas.pop()} and this Python"
-        return Line(PINS.name, True, told, "" if has_gpu else "Needed on a GPU alone.")
+        return Line(pins.name, True, told, "" if is_needed else "Needed on a GPU alone.")
     pythons = sorted({wheel["python"] for wheel in wheels})
     told = f"for Python {', '.join(pythons)} on {wheels[0]['platform']}, this is {python} on {this}"
     cure = "They would not install here: docs/deployment.md has other ways."
-    return Line(PINS.name, False if has_gpu else None, told, cure)
+    return Line(pins.name, False if is_needed else None, told, cure)
 
 
 def _disagreements(wheel: dict[str, str], torch: str | None) -> Iterator[str]:
@@ -153,8 +170,8 @@ def _version(name: str) -> str | None:
 
 
 def _cure(name: str) -> str:
-    if name == "flash-attn":
-        return "Needed on a GPU alone."
+    if name in OPTIONAL:
+        return OPTIONAL[name]
     return "Install it: `pip install 'switchyard[server]'`, or scripts/bootstrap in a checkout."
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from switchyard.cli import doctor as DOCTOR
+from switchyard.engine.backends import exl3
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu
 
 GOOD = Gpu("A GPU", (9, 0), 24 << 30, 20 << 30, "570.1")
@@ -79,7 +80,7 @@ def test_what_a_server_can_do_without_has_a_mark_of_its_own(switchyard, monkeypa
 @pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.9"])
 def test_pinned_wheels_fit_each_other_and_each_python(monkeypatch, python):
     monkeypatch.setattr(DOCTOR.sysconfig, "get_platform", lambda: "linux-x86_64")
-    line = DOCTOR.of_pins(DOCTOR.PINS.read_text(), python, has_gpu=True)
+    line = DOCTOR.of_pins(DOCTOR.PINS[0], python, is_needed=True)
     assert line.is_good, line
     assert line.told.startswith("exllamav2 0.3.2, flash-attn 2.8.3 are for torch 2.8.0, CUDA 12")
 
@@ -95,12 +96,45 @@ def test_pinned_wheels_fit_each_other_and_each_python(monkeypatch, python):
         ("linux_x86_64", "win_amd64", "3.11.2", "on win_amd64, this is 3.11.2 on linux_x86_64"),
     ],
 )
-def test_pinned_wheels_that_do_not_fit_are_named(monkeypatch, before, after, python, says):
+def test_pinned_wheels_that_do_not_fit_are_named(
+    monkeypatch, tmp_path, before, after, python, says
+):
     monkeypatch.setattr(DOCTOR.sysconfig, "get_platform", lambda: "linux-x86_64")
-    text = DOCTOR.PINS.read_text().replace(before, after)
-    line = DOCTOR.of_pins(text, python, has_gpu=True)
+    pins = tmp_path / "pins.txt"
+    pins.write_text(DOCTOR.PINS[0].read_text().replace(before, after))
+    line = DOCTOR.of_pins(pins, python, is_needed=True)
     assert line.is_good is False and says in line.told
 
 
 def test_wheels_for_gpus_that_do_not_fit_are_no_fault_without_one():
-    assert DOCTOR.of_pins(DOCTOR.PINS.read_text(), "3.14.0", has_gpu=False).is_good is None
+    assert DOCTOR.of_pins(DOCTOR.PINS[0], "3.14.0", is_needed=False).is_good is None
+
+
+def test_wheels_for_exl3_fit_each_other_and_are_no_fault_where_they_do_not_fit(monkeypatch):
+    monkeypatch.setattr(DOCTOR.sysconfig, "get_platform", lambda: "linux-x86_64")
+    assert DOCTOR.of_pins(DOCTOR.PINS[1], "3.12.1", is_needed=False).is_good
+    assert DOCTOR.of_pins(DOCTOR.PINS[1], "3.11.2", is_needed=False).is_good is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        ("exllamav3", "EXL3 needs exllamav3"),
+        ("extension", "has no compiled extension"),
+        ("triton", "EXL3 needs Triton"),
+    ],
+)
+def test_doctor_says_what_exl3_lacks(switchyard, monkeypatch, missing, says):
+    def version(name):
+        if missing == "exllamav3":
+            raise exl3.importlib.metadata.PackageNotFoundError(name)
+        return exl3.EXLLAMAV3_VERSION
+
+    lacks = {"extension": [exl3.EXTENSION], "triton": ["triton"]}.get(missing, [])
+    monkeypatch.setattr(DOCTOR, "_version", lambda name: None if name == missing else "1")
+    monkeypatch.setattr(exl3.importlib.metadata, "version", version)
+    monkeypatch.setattr(exl3.importlib.util, "find_spec", lambda name: name not in lacks or None)
+    for name in lacks:
+        monkeypatch.delitem(exl3.sys.modules, name, raising=False)
+    found = [line for line in switchyard("doctor").output.splitlines() if "exllamav3:" in line]
+    assert len(found) == 1 and found[0].startswith("- exllamav3: ") and says in found[0]

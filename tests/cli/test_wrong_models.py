@@ -12,12 +12,11 @@ import pytest
 from switchyard import engine
 from tests.conftest import ROOT
 
-READS = "ExLlamaV2 reads EXL2, GPTQ of 4 bits and float16, as .safetensors: take the model in one"
+READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors: take the model in one"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
 
 # Of each: what is changed in a copy of a good model, and what is said.
 QUANTIZED = {
-    "EXL3": ({"quant_method": "exl3", "bits": 4.0}, "EXL3, ExLlamaV3's format"),
     "AWQ": ({"quant_method": "awq", "bits": 4}, "AWQ"),
     "FP8": ({"quant_method": "fp8"}, "FP8"),
     "bitsandbytes": ({"quant_method": "bitsandbytes"}, "bitsandbytes' format"),

@@ -200,7 +200,6 @@ def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
-        ({"quant_method": "exl3", "bits": 4.0}, "EXL3, ExLlamaV3's"),
         ({"quant_method": "awq", "bits": 4}, "AWQ"),
         ({"quant_method": "fp8"}, "FP8"),
         ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
@@ -218,7 +217,9 @@ def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing
     ids=str,
 )
 def test_a_format_of_others_is_refused_with_what_to_do(read, quantization, message):
-    with pytest.raises(engine.ModelError, match=f"{message}.*ExLlamaV2 reads EXL2.*take the model"):
+    with pytest.raises(
+        engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served.*take the model"
+    ):
         read(quantization_config=quantization)
 
 
@@ -240,7 +241,7 @@ def test_weights_of_mlx_are_named(read):
 def test_files_of_another_format_are_named(model_path, tmp_path, file, message):
     path = shutil.copytree(model_path, tmp_path / "model")
     (path / "model.safetensors").rename(path / file)
-    with pytest.raises(engine.ModelError, match=f"{message}.*ExLlamaV2 reads EXL2"):
+    with pytest.raises(engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served"):
         ModelDir.read(str(path))
 
 

@@ -94,8 +94,7 @@ def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     cpu.install()
-    from switchyard.engine.backends.exl2.cuda.embeddings import Embeddings
-    from switchyard.engine.backends.exl2.cuda.layers import Exl2Layers
+    from switchyard.engine.backends.exl2.cuda.layers import Embeddings, Exl2Layers
     from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 
     passes = object.__new__(CapturedPasses)

@@ -10,7 +10,7 @@ from switchyard.engine.job import Healing
 from switchyard.engine.messages import Chunk
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
-from switchyard.engine.model.vocabulary import Vocabulary
+from switchyard.engine.model.tokens.vocabulary import Vocabulary
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, chain, draws, pieces, prompt
 from tests.engine.forced import ending, exl2_backend, run

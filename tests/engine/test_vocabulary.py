@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.engine.model.vocabulary import Vocabulary
+from switchyard.engine.model.tokens.vocabulary import Vocabulary
 
 data = st.binary(max_size=4).map(lambda d: bytes(b % 3 + 97 for b in d))
 vocabularies = st.lists(data, min_size=1, max_size=30)

@@ -19,7 +19,7 @@ from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
-from switchyard.engine.model.vocabulary import Vocabulary
+from switchyard.engine.model.tokens.vocabulary import Vocabulary
 from tests.conftest import DEMO
 from tests.growth import assert_within
 

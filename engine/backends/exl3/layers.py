@@ -21,10 +21,8 @@ def can_capture(library: Any) -> bool:
     """
     modules = [module for module, _, _ in library.fwd_modules]
     embedding = modules[0].embedding
-    return (
-        all(type(module).__name__ in PLAIN for module in modules)
-        and isinstance(embedding, torch.nn.Embedding)
-        and "mrope" not in library.caps
+    return all(type(module).__name__ in PLAIN for module in modules) and isinstance(
+        embedding, torch.nn.Embedding
     )
 
 

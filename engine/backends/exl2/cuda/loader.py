@@ -173,13 +173,16 @@ def _load(
     model, cache = models[-1], caches[-1]
     loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
     if has_passes and can_capture(model):
-        kept = _keep(model, cache, num_kept)
-        layers = Exl2Layers(model, cache, PAGE_SIZE)
-        max_seq_len, max_rows = model.config.max_seq_len, config.max_batch_size
-        loaded.passes = CapturedPasses(layers, max_seq_len, PAGE_SIZE, max_rows, kept)
+        loaded.passes = _passes(model, cache, config.max_batch_size, num_kept)
     if len(models) > 1:
         loaded.draft_model, loaded.draft_cache = models[0], caches[0]
     return loaded
+
+
+def _passes(model: ExLlamaV2, cache: Any, max_rows: int, num_kept: int) -> CapturedPasses:
+    kept = _keep(model, cache, num_kept)
+    layers = Exl2Layers(model, cache, PAGE_SIZE)
+    return CapturedPasses(layers, model.config.max_seq_len, PAGE_SIZE, max_rows, kept)
 
 
 def _keep(model: ExLlamaV2, cache: Any, most: int) -> Kept | None:
