@@ -73,15 +73,15 @@ class Settings(OperationSettings, TableSettings):
     max_body_bytes: int = Field(
         0,
         ge=0,
-        description="Longest request body, in bytes; a longer one gets 413. 0: 32 for each token of"
+        description="Maximum request body, in bytes; a larger one gets 413. 0: 32 for each token of"
         " the model's context, at least 1 MiB.",
     )
     heartbeat: float = Field(
         5.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds without news after which a stream gets a comment line, so that proxies"
-        " keep it open and a client that has left is noticed.",
+        description="Seconds of silence after which a stream gets a comment line, so that proxies"
+        " keep it open and leaving clients are noticed.",
     )
     queue_timeout: float = Field(
         300.0,
@@ -101,21 +101,21 @@ class Settings(OperationSettings, TableSettings):
         3600.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may take in all, and the most that it may ask for as"
+        description="Seconds that a request may take, and the maximum for its"
         " `timeout`. 0: no limit.",
     )
     resume_timeout: float = Field(
         0.0,
         ge=0,
         le=86400,
-        description="Seconds for which a stream of server-sent events goes on without its client,"
+        description="Seconds for which a stream of server-sent events continues without its client,"
         " and can be resumed by `Last-Event-ID`. 0: streams end when their client leaves.",
     )
     idempotency_timeout: float = Field(
         60.0,
         ge=0,
         le=86400,
-        description="Seconds for which a request with an `Idempotency-Key` goes on without its"
+        description="Seconds for which a request with an `Idempotency-Key` continues without its"
         " client, and its answer is kept for repetitions. 0: such requests are refused.",
     )
     body_timeout: float = Field(
@@ -141,7 +141,7 @@ class Settings(OperationSettings, TableSettings):
         32,
         ge=0,
         le=4096,
-        description="Most WebSockets open at the same time, each with a request thread of its own;"
+        description="Maximum number of open WebSockets, each with its own request thread;"
         " at most half of them from one address. Another is refused with 429.",
     )
     websocket_timeout: float = Field(
@@ -156,7 +156,7 @@ class Settings(OperationSettings, TableSettings):
         ge=0,
         le=86400,
         allow_inf_nan=False,
-        description="Seconds that running jobs may go on after SIGTERM.",
+        description="Seconds for which running jobs may continue after SIGTERM.",
     )
     allowed_hosts: list[str] = Field(
         [],
@@ -171,12 +171,12 @@ class Settings(OperationSettings, TableSettings):
     )
     formats: list[WireFormat] = Field(
         list(get_args(WireFormat)),
-        description="Wire formats that are served: "
+        description="Wire formats to serve: "
         + ", ".join(f"`{name}`" for name in get_args(WireFormat))
         + ". Those whose packages are not installed are left out.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`, in capitals or not."
+        "INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`, in upper or lower case."
     )
 
     @pydantic.field_validator("presets")

@@ -30,7 +30,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     )
     log_format: Literal["text", "json"] = Field(
         "text",
-        description="Format of all that the server prints: `text`, or `json`, an object a line.",
+        description="Format of the server's output: `text`, or `json`, one object per line.",
     )
 
     metrics: Literal["off", "open", "key"] = Field(
@@ -44,7 +44,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         100,
         ge=1,
         le=4096,
-        description="Most pages that get the server's state each second, each on a connection"
+        description="Maximum number of pages that get the server's state each second, on connections"
         " without a request thread. Further pages ask every five seconds.",
     )
 

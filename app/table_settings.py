@@ -34,7 +34,7 @@ class TableModel(ModelSettings, extra="forbid"):
         ge=0,
         le=86400,
         allow_inf_nan=False,
-        description="Seconds that its jobs may go on when it is unloaded, or another takes its"
+        description="Seconds for which its jobs may continue when it is unloaded, or another takes its"
         " place.",
     )
 
@@ -64,7 +64,7 @@ class TableSettings(EngineSettings):
         " model. Empty: the one that `model` names.",
     )
     default_model: str | None = Field(
-        None, description="The model of requests that name none. Default: the first."
+        None, description="The model for requests that name none. Default: the first."
     )
     models_dir: str = Field(
         "",
@@ -74,7 +74,7 @@ class TableSettings(EngineSettings):
     max_loaded: int = Field(
         0,
         ge=0,
-        description="Most models loaded at once; a further one evicts the least recently used."
+        description="Maximum number of loaded models; another evicts the least recently used."
         " 0: as memory allows.",
     )
     load_wait: float = Field(
@@ -82,7 +82,7 @@ class TableSettings(EngineSettings):
         ge=0,
         le=86400,
         allow_inf_nan=False,
-        description="Seconds that a request waits for its model to be loaded; then 503.",
+        description="Seconds that a request waits for its model to load; then 503.",
     )
     model_aliases: dict[str, str] = Field(
         default={},

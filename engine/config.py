@@ -71,7 +71,7 @@ class ModelConfig:
     )
     gpus: tuple[int, ...] = _option(
         (),
-        "Numbers of the GPUs that the model may use, as this process sees them. Empty: all.",
+        "Numbers of the GPUs that the model may use, as this process numbers them. Empty: all.",
     )
     replicas: int = _option(
         1,
@@ -79,7 +79,7 @@ class ModelConfig:
         " an equal part of the GPUs.",
     )
     max_seq_len: int | None = _option(
-        None, "Longest prompt and completion together, in tokens. Default: the model's."
+        None, "Maximum length of prompt and completion together, in tokens. Default: the model's."
     )
     rope_scale: float | None = _option(
         None,
@@ -93,7 +93,7 @@ class ModelConfig:
     )
     cache_tokens: int | Literal["auto"] = _option(
         16384,
-        "Tokens that the cache holds for all jobs together, a multiple of 256; or"
+        "Size of the cache for all jobs, in tokens, a multiple of 256; or"
         " `auto`: all that GPUs have memory for, up to `max_batch_size` contexts.",
     )
     cache_mode: tuple[CacheMode, ...] = _option(
@@ -101,10 +101,10 @@ class ModelConfig:
         "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`."
         " Several: the first with which everything fits into memory.",
     )
-    gpu_reserve: float = _option(0.5, "GiB of each GPU that are left free, at least 0.25.")
+    gpu_reserve: float = _option(0.5, "GiB to leave free on each GPU, at least 0.25.")
     gpu_split: tuple[float, ...] = _option(
         (),
-        "GiB of weights and work space on each GPU, in their order. Empty: each is"
+        "GiB of weights and work space on each GPU, in order. Empty: each is"
         " filled before the next.",
     )
     unpacked_weights: float | Literal["auto", "off"] = _option(
@@ -118,7 +118,7 @@ class ModelConfig:
     )
     loras: tuple[Lora, ...] = _option(
         (),
-        "LoRAs that all requests get: tables `[[loras]]` with a `path`, as PEFT writes"
+        "LoRAs for all requests: tables `[[loras]]` with a `path`, as PEFT writes"
         " it, and perhaps a `name` and a `scaling`. GPUs only.",
     )
     draft_model: str | None = _option(
@@ -130,13 +130,13 @@ class ModelConfig:
     num_draft_tokens: int = _option(
         4, "Tokens that a draft model or n-grams guess in one step: 1 to 7."
     )
-    max_batch_size: int = _option(32, "Most jobs that generate at the same time.")
+    max_batch_size: int = _option(32, "Maximum number of jobs that generate at the same time.")
     max_pending: int = _option(
-        64, "Most jobs that wait for a place in the batch; the next is refused with 429."
+        64, "Maximum number of jobs waiting for a place in the batch; the next is refused with 429."
     )
     max_pending_tokens: int = _option(
         131072,
-        "Most prompt tokens of all waiting jobs together; a job beyond is refused with 429,"
+        "Maximum number of prompt tokens of all waiting jobs; a job beyond is refused with 429,"
         " unless nothing waits.",
     )
     max_priority: int = _option(
