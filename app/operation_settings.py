@@ -44,8 +44,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
         100,
         ge=1,
         le=4096,
-        description="Maximum number of pages that get the server's state each second, on connections"
-        " without a request thread. Further pages ask every five seconds.",
+        description="Maximum number of pages that get the server's state each second, without a"
+        " request thread. Further pages ask every five seconds.",
     )
 
     ledger: str = Field(

@@ -34,8 +34,7 @@ class TableModel(ModelSettings, extra="forbid"):
         ge=0,
         le=86400,
         allow_inf_nan=False,
-        description="Seconds for which its jobs may continue when it is unloaded, or another takes its"
-        " place.",
+        description="Seconds for which its jobs may continue when it is unloaded or replaced.",
     )
 
     @pydantic.field_validator("aliases")
