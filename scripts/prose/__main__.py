@@ -30,7 +30,7 @@ def findings(path: pathlib.Path) -> Iterator[str]:
     text = (texts.of_page if is_page else texts.of_python)(path.read_text())
     checks = {"switchyard.long": is_page, "switchyard": True, **dict.fromkeys(THEIRS, True)}
     for found in LintFile(str(path), text).lint(Config(max_errors=1000, checks=checks)):
-        yield f"{path}:{found.pos[0]}: {found.check_result.message}"
+        yield f"{path}:{found.pos[0]}: {' '.join(found.check_result.message.split())}"
 
 
 def main() -> int:
