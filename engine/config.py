@@ -165,7 +165,7 @@ class ModelConfig:
     )
     max_chunk_size: int | None = _option(
         None,
-        "Most tokens of new prompts in one iteration while other jobs are decoded. Default: 2048 on"
+        "Maximum tokens of new prompts in one iteration while jobs are decoded. Default: 2048 on"
         " a GPU, 128 without. While no prompt waits, at most 512 on a GPU, and 64 without.",
     )
     max_gap_ms: float | None = _option(

@@ -259,8 +259,7 @@ class Sampling:
     xtc_threshold: float = _parameter(
         0.1,
         "filter row",
-        "Probability from which on a token is a top choice of XTC. Above 0.5 there is never a"
-        " second.",
+        "Minimum probability of a top choice of XTC. Above 0.5 there is never a second.",
         part_of="xtc_probability",
         gt=0,
         le=0.5,

@@ -21,7 +21,7 @@ class HowToThink(Parameters):
         None,
         ge=0,
         lt=2**31,
-        description="Most tokens of thoughts: their end is then forced. The prompt then"
+        description="Maximum tokens of thoughts: their end is then forced. The prompt then"
         " opens the thoughts, if the chat template leaves that to the model. Refused if the"
         " template closes them in the prompt, or knows none.",
     )

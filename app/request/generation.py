@@ -48,7 +48,7 @@ class Generation(Constrained, Sampled):
         ),
     ] = Field(
         None,
-        description=f"Most new tokens, and as many as fit the context. {UNLIMITED} Default: 16 for"
+        description=f"Maximum number of new tokens, within the context. {UNLIMITED} Default: 16 for"
         " `/v1/completions`, else the setting `default_max_tokens`.",
     )
     n: int = Field(
@@ -81,7 +81,7 @@ class Generation(Constrained, Sampled):
         " most.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
-        False, description="Go on after the model's own end tokens."
+        False, description="Continue after the model's own end tokens."
     )
     include_stop_str_in_output: bool = Field(
         False, description="The text ends with the string of `stop` that ended it, not before it."
@@ -89,7 +89,7 @@ class Generation(Constrained, Sampled):
     stop_on_loop: bool | None = Field(
         None,
         description="Stop once the last tokens are one sequence, of at most 64, at least four"
-        " times over and 32 long together. Tables and rulers may be that, too. Default: the"
+        " times over and 32 long together. Tables and rulers may match too. Default: the"
         " setting `default_stop_on_loop`; without it, whether nothing limits the new tokens.",
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
@@ -97,7 +97,7 @@ class Generation(Constrained, Sampled):
         description="The same seed, prompt and parameters give the same text, except for rounding,"
         " which differs a little with batch and cache; choice k of n has seed + k. -1: none.",
     )
-    stream: bool = Field(False, description="Answer as the text comes; see Streaming.")
+    stream: bool = Field(False, description="Send the text as it is generated; see Streaming.")
     stream_options: StreamOptions | None = Field(
         None,
         description="How to stream. Ignored without `stream`, and the answer names it.",

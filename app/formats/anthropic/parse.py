@@ -248,7 +248,7 @@ class MessageRequest(MessagesBody, Generation):
         {"n", "response_format", "return_progress", "stop", "stream_options", "timings", "user"}
     )
 
-    max_tokens: Tokens = Field(description="Most new tokens, and as many as fit the context.")
+    max_tokens: Tokens = Field(description="Maximum number of new tokens, within the context.")
     stop_sequences: Annotated[list[StopString], Called(others=("stop",))] = Field(
         default=[],
         max_length=16,

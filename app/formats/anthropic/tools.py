@@ -120,7 +120,7 @@ class Thinking(BaseModel):
         None,
         ge=1,
         lt=2**31,
-        description="Most tokens of thoughts: their end is then forced. For type `enabled`"
+        description="Maximum tokens of thoughts: their end is then forced. For type `enabled`"
         " alone, which needs it. Without effect if the chat template knows no thoughts.",
     )
     display: Literal["summarized", "updates", "omitted"] | None = Field(

@@ -106,7 +106,7 @@ class Kobold(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Most tokens of prompt and completion together. A longer prompt is refused, and"
+        description="Maximum tokens of prompt and completion. A longer prompt is refused, and"
         " not cut.",
     )
     dynatemp_range: float = Field(
@@ -206,7 +206,7 @@ class Textgen(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Most tokens of prompt and completion together. A longer prompt is refused, and"
+        description="Maximum tokens of prompt and completion. A longer prompt is refused, and"
         " not cut.",
     )
 

@@ -73,7 +73,7 @@ class LlamaCppOptions(OtherServers):
 
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
-        description="Most new tokens, and as many as fit the context. 0: the prompt is computed,"
+        description="Maximum number of new tokens, within the context. 0: the prompt is computed,"
         f" and nothing generated. {UNLIMITED}",
     )
     repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)

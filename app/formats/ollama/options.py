@@ -24,7 +24,7 @@ class OllamaDefaults(Generation):
 
     max_tokens: Tokens | None = Field(
         None,
-        description="Most new tokens, and as many as fit the context. -1 or -2: the default, which"
+        description="Maximum number of new tokens, within the context. -1 or -2: the default, which"
         " is the setting `default_max_tokens`.",
     )
     temperature: float = _by_default("temperature", 0.8)

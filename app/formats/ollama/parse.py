@@ -48,7 +48,7 @@ class OllamaBody(OllamaDefaults, Chat):
     )
 
     messages: list[Message] = Field(default=[])
-    stream: bool = Field(True, description="Answer as the text comes, in lines of JSON.")
+    stream: bool = Field(True, description="Send the text as it is generated, in lines of JSON.")
     response_format: ResponseFormat | None = Field(
         None,
         alias="format",

@@ -34,12 +34,12 @@ class Completion(Scored):
     }
 
     prompt: Prompts = Field(
-        description="A string, token ids, or a list of either; token ids are taken as they are."
+        description="A string, token ids, or a list of either; token ids are used as they are."
         " Refused outside the vocabulary, and if longer than the context."
     )
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
-        description=f"Most new tokens, and as many as fit the context. 0 scores the prompt, and is"
+        description=f"Maximum number of new tokens, within the context. 0 scores the prompt, and is"
         f" refused without `echo`. {UNLIMITED} Default: 16.",
     )
     suffix: str | None = Field(

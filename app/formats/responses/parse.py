@@ -122,7 +122,7 @@ class ResponseRequest(Generation, HowToThink):
     )
     max_output_tokens: Annotated[Tokens | None, Called(others=("max_tokens",))] = Field(
         None,
-        description="Most new tokens, those of thoughts included, and as many as fit the context."
+        description="Maximum number of new tokens, including thoughts, within the context."
         " Default: the setting `default_max_tokens`.",
     )
     tools: list[AnyTool] = Field(
