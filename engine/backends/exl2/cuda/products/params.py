@@ -1,0 +1,145 @@
+"""The parameters of kernels, as weights.cuh, multiply.cu, unpack.cu and between.cu declare them."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from switchyard.engine.backends.exl2.cuda.products.packing import CHUNK, TILE, Packed
+
+MAX_MATRICES = 3  # in one launch
+MAX_RUNS = 6
+HALF = 2  # bytes
+
+_u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
+
+
+class Tiling(NamedTuple):
+    """How a product is computed: the macros of multiply.cu, and blocks on each multiprocessor.
+    Negative: at most so many, in a number that divides the tiles into whole shares.
+    """
+
+    TT: int
+    WN: int
+    WK: int
+    STAGES: int
+    blocks: int
+
+    @property
+    def macros(self) -> dict[str, int]:
+        return {"TT": self.TT, "WN": self.WN, "WK": self.WK, "STAGES": self.STAGES}
+
+    @property
+    def threads(self) -> int:
+        return self.WN * self.WK * 32
+
+    @property
+    def space(self) -> int:
+        """Bytes of work space for each block: two tiles of sums."""
+        return 2 * self.TT * 8 * self.WN * TILE * 4
+
+
+class CRun(ctypes.Structure):
+    _fields_ = [(name, _u32) for name in ("start", "bits", "prefix", "group", "shift")]
+
+
+class CMatrix(ctypes.Structure):
+    _fields_ = [
+        *((name, _pointer) for name in ("w", "scale", "smax", "x", "out")),
+        *((name, _u32) for name in ("n", "chunks", "cost", "base", "tiles", "tile0")),
+        *((name, _u32) for name in ("num_runs", "ldx", "ldo", "add")),
+        ("runs", CRun * MAX_RUNS),
+    ]
+
+
+class Multiply(ctypes.Structure):
+    _fields_ = [
+        ("m", CMatrix * MAX_MATRICES),
+        ("ws", _pointer),
+        ("counters", _pointer),
+        *((name, _u32) for name in ("num", "total", "rows", "slot")),
+    ]
+
+
+class Unpack(ctypes.Structure):
+    _fields_ = [("m", CMatrix), ("perm", _pointer)]
+
+
+class Norm(ctypes.Structure):
+    _fields_ = [
+        ("x", _pointer),
+        ("weight", _pointer),
+        ("perm", _pointer * MAX_MATRICES),
+        ("y", _pointer * MAX_MATRICES),
+        *((name, _u32) for name in ("n", "num")),
+        ("eps", ctypes.c_float),
+    ]
+
+
+class Gather(ctypes.Structure):
+    _fields_ = [*((name, _pointer) for name in ("x", "perm", "y")), ("n", _u32)]
+
+
+class Activate(ctypes.Structure):
+    _fields_ = [*((name, _pointer) for name in ("gate", "up", "y")), ("n", _u32)]
+
+
+def multiply(
+    tiling: Tiling,
+    matrices: Sequence[Packed],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    add: bool = False,
+) -> Multiply:
+    """All but the work space. `inputs`: (rows, its rows) for each matrix, in its order; `outputs`:
+    (rows, its columns with padding). `add`: to what the outputs hold.
+    """
+    params = Multiply(num=len(matrices), rows=len(inputs[0]))
+    base = first_tile = 0
+    each = zip(params.m, matrices, inputs, outputs, strict=False)
+    for to, packed, x, out in each:
+        _describe(to, packed, out)
+        to.x, to.ldx, to.add = x.data_ptr(), x.stride(0) * HALF, add
+        to.base, to.tile0, to.tiles = base, first_tile, -(-packed.columns // (TILE * tiling.WN))
+        base, first_tile = base + to.tiles * packed.cost, first_tile + to.tiles
+    params.total = base
+    most = max(run.bits for packed in matrices for run in packed.runs)
+    params.slot = 256 * most + 64  # a chunk of a tile, and its scales
+    return params
+
+
+def unpack(packed: Packed, out: torch.Tensor, order: torch.Tensor | None) -> Unpack:
+    params = Unpack(perm=None if order is None else order.data_ptr())
+    _describe(params.m, packed, out)
+    return params
+
+
+def _describe(to: CMatrix, packed: Packed, out: torch.Tensor) -> None:
+    to.w, to.scale, to.smax = (t.data_ptr() for t in (packed.words, packed.scales, packed.most))
+    to.out, to.ldo = out.data_ptr(), out.stride(0) * HALF
+    to.n, to.chunks, to.cost = packed.columns, packed.rows // CHUNK, packed.cost
+    to.num_runs = len(packed.runs)
+    for place, run in zip(to.runs, packed.runs, strict=False):
+        place.start, place.bits, place.prefix, place.group, place.shift = run
+
+
+def num_tiles(params: Multiply) -> int:
+    return sum(int(m.tiles) for m in params.m[: params.num])
+
+
+def shared_bytes(params: Multiply, tiling: Tiling) -> int:
+    """Shared memory: the ring of chunks, then the sums of warps."""
+    stage = tiling.WN * int(params.slot) + tiling.TT * 512
+    sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4
+    return max(tiling.WK * tiling.STAGES * stage, sums)
+
+
+def num_blocks(params: Multiply, tiling: Tiling, multiprocessors: int, resident: int) -> int:
+    """`resident`: blocks that a multiprocessor can hold."""
+    room = multiprocessors * min(resident, abs(tiling.blocks))
+    tiles = num_tiles(params)
+    if tiling.blocks < 0:
+        room = room // tiles * tiles if room >= tiles else -(-tiles // -(-tiles // room))
+    chunks = sum(int(m.tiles) * int(m.chunks) for m in params.m[: params.num])
+    return max(1, min(room, chunks // tiling.WK, int(params.total) // 8))  # a chunk for each warp

@@ -1,0 +1,174 @@
+"""The kernels of products/: their source, run on the CPU thread by thread."""
+
+import shutil
+
+import pytest
+import torch
+
+from switchyard.engine.backends.exl2.cuda.products import params
+from switchyard.engine.backends.exl2.cuda.products.packing import Unsuitable, pack
+from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
+from tests.engine.products.compiled import compiled, launch
+from tests.engine.products.matrices import Random
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="there is no g++"
+)
+
+ROWS, MULTIPROCESSORS = 512, 3
+PLANS = {
+    **{f"{bits}": [(bits, ROWS, 128)] for bits in (2, 3, 4, 5, 6, 8)},
+    "4 by 32": [(4, ROWS, 32)],
+    "5 by 64": [(5, ROWS, 64)],
+    "all": [(8, 32, 32), (6, 64, 64), (5, 64, 32), (4, 96, 64), (3, 32, 32), (2, 224, 64)],
+    "uneven groups": [(5, 96, 96), (4, 416, 160)],
+}
+ALL = [tiling for pair in TILINGS.values() for tiling in pair]
+# One of each way: scales on sums and on weights, one warp and several side by side.
+IN_CI = [TILINGS[8][1], TILINGS[16][1], TILINGS[64][0]]
+
+
+def tilings(chosen):
+    hardship = pytest.mark.hardship
+    return [pytest.param(c, marks=[] if c in chosen else hardship, id=str(tuple(c))) for c in ALL]
+
+
+def multiply(tiling, matrices, x, outputs, blocks, add=False):
+    packed = [pack(one.matrix) for one in matrices]
+    inputs = [x[:, one.order.long()].contiguous() for one in packed]
+    found = params.multiply(tiling, packed, inputs, outputs, add)
+    space = torch.full((blocks * tiling.space // 4,), float("nan"))
+    counters = torch.zeros(params.num_tiles(found), dtype=torch.int32)
+    found.ws, found.counters = space.data_ptr(), counters.data_ptr()
+    kernel = compiled("multiply.cu", tiling).launch_multiply
+    launch(kernel, found, blocks, 1, tiling.threads, params.shared_bytes(found, tiling))
+    assert not counters.any()
+
+
+def exact(one, x):
+    return x[:, one.matrix.order].double() @ one.weights.double()
+
+
+def error(found, expected):
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def random_input(rows):
+    return torch.randn((rows, ROWS), generator=torch.Generator().manual_seed(rows)).half()
+
+
+def outputs(rows, *matrices):
+    widths = [one.matrix.words.shape[1] for one in matrices]
+    return [torch.full((rows, -(-width // 64) * 64), float("nan")).half() for width in widths]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("tiling", tilings(IN_CI))
+def test_a_product_of_any_widths_is_exact(tiling, plan):
+    """Shared among 5 blocks, whose shares end within tiles, and by one."""
+    one = Random(192, PLANS[plan], seed=len(plan))
+    for rows, blocks in ((tiling.TT * 8 - 3, 5), (tiling.TT * 8, 1)):
+        x, [out] = random_input(rows), outputs(rows, one)
+        multiply(tiling, [one], x, [out], blocks)
+        assert error(out, exact(one, x)) < 5e-4
+
+
+@pytest.mark.parametrize("rows", range(1, 65))
+def test_a_product_of_any_number_of_rows_is_exact(rows):
+    tiling = next(pair[0] for most, pair in TILINGS.items() if rows <= most)
+    one = Random(64, [(6, 128, 128), (4, ROWS - 128, 128)], seed=rows)
+    x, [out] = random_input(rows), outputs(rows, one)
+    multiply(tiling, [one], x, [out], 2)
+    assert error(out, exact(one, x)) < 5e-4
+
+
+@pytest.mark.parametrize("tiling", tilings(IN_CI))
+def test_three_matrices_are_multiplied_in_one_launch(tiling):
+    """One of them with a width that is no multiple of 64. Results are added to what is there."""
+    shapes = ((256, "all"), (96, "4"), (128, "6"))
+    several = [Random(width, PLANS[plan], seed=width) for width, plan in shapes]
+    x = random_input(3)
+    before = [torch.randn((3, -(-width // 64) * 64)).half() for width, _ in shapes]
+    found = [one.clone() for one in before]
+    multiply(tiling, several, x, found, 7, add=True)
+    for one, old, new, (width, _) in zip(several, before, found, shapes, strict=True):
+        assert error(new[:, :width], exact(one, x) + old[:, :width].double()) < 5e-4
+
+
+def test_the_same_bits_come_from_any_order_of_blocks():
+    """Sums of shared tiles have a fixed order: a repeated product differs in no bit."""
+    tiling, one, x = TILINGS[8][0], Random(128, PLANS["all"]), random_input(5)
+    first, second = outputs(5, one, one)
+    multiply(tiling, [one], x, [first], 6)
+    multiply(tiling, [one], x, [second], 6)
+    assert torch.equal(first, second)
+
+
+def test_a_residual_beyond_float16_is_clamped_and_nan_stays():
+    tiling, one = TILINGS[8][0], Random(64, PLANS["4"])
+    x = torch.full((2, ROWS), 3e4).half()
+    x[1, 7] = float("nan")
+    out = torch.full((2, 64), 6.5e4).half()
+    multiply(tiling, [one], x, [out], 2, add=True)
+    assert torch.isfinite(out[0]).all() and out[0].abs().max() == 65504
+    assert out[1].isnan().all()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("is_natural", [True, False])
+def test_unpacked_weights_are_equal_in_every_bit(plan, is_natural):
+    one = Random(192, PLANS[plan], seed=len(plan))
+    columns = torch.randperm(192, generator=torch.Generator().manual_seed(1))
+    packed = pack(one.matrix, None if is_natural else columns)
+    out = torch.zeros((ROWS, 192)).half()
+    found = params.unpack(packed, out, packed.order if is_natural else None)
+    launch(compiled("unpack.cu").launch_unpack, found, 3, ROWS // 32 // 4, 128)
+    expected = one.weights[:, columns]
+    if is_natural:
+        expected = torch.empty_like(out)
+        expected[one.matrix.order] = one.weights
+    assert torch.equal(out.view(torch.int16), expected.view(torch.int16))
+
+
+def test_norm_gather_and_activation_write_in_the_next_ones_order():
+    size, rows = 2048, 3
+    gen = torch.Generator().manual_seed(0)
+    x = torch.randn((rows, size), generator=gen).half()
+    x[1, 5] = float("inf")  # a residual beyond float16's range
+    weight = torch.randn(size, generator=gen).half()
+    orders = [torch.randperm(size, generator=gen).int() for _ in range(2)]
+    kernels = compiled("between.cu")
+
+    ys = [torch.empty_like(x) for _ in orders]
+    found = params.Norm(x=x.data_ptr(), weight=weight.data_ptr(), n=size, num=2, eps=1e-5)
+    for i, (order, y) in enumerate(zip(orders, ys, strict=True)):
+        found.perm[i], found.y[i] = order.data_ptr(), y.data_ptr()
+    launch(kernels.launch_normalize, found, rows, 1, 512, size * 2 + 64)
+    clamped = x.float().clamp(-65504, 65504)
+    root = torch.rsqrt(clamped.square().mean(-1, keepdim=True) + 1e-5)
+    for order, y in zip(orders, ys, strict=True):
+        expected = (clamped * root * weight.float())[:, order.long()]
+        torch.testing.assert_close(y.float(), expected, rtol=1e-3, atol=1e-6)
+
+    y = torch.empty_like(x)
+    gathered = params.Gather(x.data_ptr(), orders[0].data_ptr(), y.data_ptr(), size)
+    launch(kernels.launch_gather, gathered, size // 512, rows, 256)
+    assert torch.equal(y, x[:, orders[0].long()])
+
+    gate, up = torch.randn((2, rows, size), generator=gen).half() * 4
+    found = params.Activate(gate.data_ptr(), up.data_ptr(), y.data_ptr(), y.numel() // 2)
+    launch(kernels.launch_activate, found, y.numel() // 512, 1, 256)
+    expected = torch.nn.functional.silu(gate.float()) * up.float()
+    torch.testing.assert_close(y.float(), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ([(4, 64, 16)], "32 rows"),
+        ([(b, 32, 32) for b in (8, 6, 5, 4, 3, 2, 4)], "7 changes of width"),
+    ],
+)
+def test_matrices_that_the_kernels_cant_have_are_refused(plan, reason):
+    with pytest.raises(Unsuitable, match=reason):
+        pack(Random(64, plan).matrix)
