@@ -58,6 +58,7 @@ class ModelSettings(pydantic.BaseModel):
     gpu_reserve: float = _of_engine("gpu_reserve")
     gpu_split: list[float] = _of_engine("gpu_split")
     unpacked_weights: float | Literal["auto", "off"] = _of_engine("unpacked_weights")
+    products: Literal["auto", "exllamav2"] = _of_engine("products")
     tensor_parallel: bool = _of_engine("tensor_parallel")
     loras: list[LoraSettings] = _of_engine("loras")
     draft_model: str | None = _of_engine("draft_model")

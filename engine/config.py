@@ -113,6 +113,11 @@ class ModelConfig:
         " `auto`, all that is free after the cache; a number, at most so much; or `off`. With"
         " `[[models]]` or a `models_dir`, `auto` is `off`.",
     )
+    products: Literal["auto", "exllamav2"] = _option(
+        "exllamav2",
+        "The kernels that multiply by an EXL2 model's weights: `exllamav2`'s; or `auto`, our own in"
+        " passes of up to 64 tokens, where the model and the GPU can have them.",
+    )
     tensor_parallel: bool = _option(
         False, "Split each layer over all GPUs, instead of giving each GPU whole layers."
     )

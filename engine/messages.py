@@ -74,6 +74,7 @@ class ModelInfo:
     cache_mode: str = "float32"  # how the cache holds keys and values
     num_draft_tokens: int = 0  # guessed at once; each job needs pages for them, too
     loras: tuple[str, ...] = ()  # names
+    products: str | None = None  # `own`, or `exllamav2: REASON`; None on a CPU
 
 
 @dataclass(frozen=True, slots=True)

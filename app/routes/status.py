@@ -57,6 +57,7 @@ class StatusModel(TypedDict, total=False):
     last_iteration_age: float
     gpus: list[StatusGpu]
     unpacked_weights: StatusCopies
+    products: str | None
     recoveries: int
     draft_acceptance: float | None
 
@@ -135,7 +136,11 @@ def _whole(here: Services, model: engine.Engine) -> StatusModel:
         "gpus": [],
     }
     if info is not None:
-        told |= {"max_seq_len": info.max_seq_len, "cache_mode": info.cache_mode}
+        told |= {
+            "max_seq_len": info.max_seq_len,
+            "cache_mode": info.cache_mode,
+            "products": info.products,
+        }
     if stats is not None:
         totals, held = stats.totals, stats.occupancy
         told["recoveries"] += totals.resets + totals.rebuilds + totals.reloads

@@ -15,7 +15,7 @@ from switchyard.engine.model.model_dir import read_config
 
 GPU_SETTINGS = (
     *("cache_mode", "gpu_reserve", "gpu_split", "tensor_parallel"),
-    *("loras", "rope_alpha", "rope_scale", "unpacked_weights"),
+    *("loras", "rope_alpha", "rope_scale", "unpacked_weights", "products"),
 )
 
 

@@ -26,6 +26,7 @@ class Footprint:
     head_dim: int
     unpacked: tuple[int, ...] = ()  # of float16 copies of the modules' weights, where possible
     unpacked_fixed: int = 0  # work space with such copies
+    products: int = 0  # work space of our own products
 
     @property
     def kv_size(self) -> int:
@@ -50,7 +51,7 @@ class Footprint:
         """Bytes on each GPU in use besides weights and cache; with a float16 copy of one layer's
         cache, if that is quantized.
         """
-        return self.fixed + (0 if mode == "float16" else tokens * self.kv_size * 4)
+        return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
 
 class Memory:

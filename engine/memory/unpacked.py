@@ -10,6 +10,7 @@ from switchyard.engine.model.shape import Shape
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "YiForCausalLM")
 FLOAT16 = 2  # bytes
 HEAD = "lm_head.q_weight"
+PRODUCTS = 20 * 2**20  # bytes of unfinished sums of our own products, on the largest GPU
 NUM_PARALLEL = 4  # rows of `inner_size` that a feed-forward layer has at once, for each token
 
 
@@ -20,14 +21,7 @@ def unpacked_sizes(
     none. Empty for a model that can't have any. `sizes`: of all tensors, by name; `max_seq_len`: in
     tokens.
     """
-    [name] = model_config["architectures"]
-    quantization = model_config.get("quantization_config")
-    if name not in FAMILIES or not isinstance(quantization, dict):
-        return ()
-    layers = read_layers(dict(model_config), shape.num_layers)
-    if quantization.get("quant_method") != "exl2" or any(
-        layer.window is not None and layer.window < max_seq_len for layer in layers
-    ):
+    if obstacle(shape, model_config, max_seq_len) is not None:
         return ()
     hidden, queries = shape.hidden_size, shape.num_heads * shape.head_dim
     keys = shape.num_kv_heads * shape.head_dim
@@ -37,7 +31,26 @@ def unpacked_sizes(
     return (*(attention, feed_forward) * shape.num_layers, 0, head)
 
 
+def obstacle(shape: Shape, model_config: Mapping[str, Any], max_seq_len: int) -> str | None:
+    """Why layers are not computed here, but by exllamav2; None if they can be."""
+    [name] = model_config["architectures"]
+    quantization = model_config.get("quantization_config")
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != "exl2":
+        return "its weights are not EXL2"
+    if name not in FAMILIES:
+        return f"it is a {name}"
+    windows = [layer.window for layer in read_layers(dict(model_config), shape.num_layers)]
+    if any(window is not None and window < max_seq_len for window in windows):
+        return "its attention has a window"
+    return None
+
+
 def work_space(shape: Shape, max_rows: int, max_seq_len: int) -> int:
     """Bytes that passes with the copies take beside them. `max_rows`: tokens in a pass."""
     rotary = 2 * FLOAT16 * max_seq_len * shape.head_dim // 2
     return FLOAT16 * max_rows * NUM_PARALLEL * shape.inner_size + rotary
+
+
+def products_space(shape: Shape, max_rows: int) -> int:
+    """Bytes that our own products take beside exllamav2's work space. `max_rows`: as above."""
+    return FLOAT16 * max_rows * 2 * shape.inner_size + PRODUCTS

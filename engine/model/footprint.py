@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
-from switchyard.engine.memory.unpacked import unpacked_sizes, work_space
+from switchyard.engine.memory.unpacked import products_space, unpacked_sizes, work_space
 from switchyard.engine.model.exl3 import check_exl3_tensors
 from switchyard.engine.model.model_dir import ModelDir, read_config
 from switchyard.engine.model.shape import Shape, read_shape
@@ -37,7 +38,15 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     model_config, sizes = _read(config.path, bits)
     shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
-    footprints = [_footprint(Path(config.path), model_config, sizes, found)]
+    footprint = _footprint(Path(config.path), model_config, sizes, found)
+    if (
+        footprint.unpacked
+        and config.products == "auto"
+        and not (config.has_draft or config.loras or config.tensor_parallel)
+    ):
+        space = products_space(shape, _rows(found))
+        footprint = replace(footprint, products=space)
+    footprints = [footprint]
     if config.draft_model is not None:
         root = Path(config.draft_model)
         own_bits = None if any(root.glob("*.safetensors")) else bits

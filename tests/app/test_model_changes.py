@@ -359,6 +359,7 @@ def test_what_a_change_may_set():
         "model",
         "ngram_draft",
         "num_draft_tokens",
+        "products",
         "reasoning_end",
         "reasoning_start",
         "replicas",

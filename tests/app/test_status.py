@@ -13,7 +13,7 @@ from switchyard.engine.stats import DeviceMemory, KeptWeights, Occupancy, Rates,
 
 TOTALS = Totals(draft_tokens=300, accepted_tokens=100, resets=1, rebuilds=10, reloads=100)
 MEMORY = DeviceMemory("NVIDIA Test", allocated=1, reserved=2, free=3, total=4)
-INFO = ModelInfo(2048, 9, 256, 77, "cuda", cache_mode="Q6")
+INFO = ModelInfo(2048, 9, 256, 77, "cuda", cache_mode="Q6", products="own")
 
 
 @pytest.fixture
@@ -84,6 +84,7 @@ def test_the_status_tells_each_number_of_a_model_at_work(here):
         "recoveries": 1111,
         "draft_acceptance": 0.333,
         "gpus": [{"name": "NVIDIA Test", "allocated": 1, "reserved": 2, "free": 3, "total": 4}],
+        "products": "own",
         "unpacked_weights": {"bytes": 5, "min_tokens": 8},
         "pages": {"all": 77, "referenced": 33, "cached": 22},
     }

@@ -107,6 +107,7 @@ class Exl2Backend:
             cache_mode=loaded.cache_mode,
             num_draft_tokens=self._generator.num_draft_tokens,
             loras=tuple(lora.name for lora in self._config.loras),
+            products=loaded.products,
         )
 
     def has_room(self, job: Job) -> bool:

@@ -11,9 +11,7 @@ from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
 from tests.engine.products.compiled import compiled, launch
 from tests.engine.products.matrices import Random
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="there is no g++"
-)
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
 ROWS, MULTIPROCESSORS = 512, 3
 PLANS = {
@@ -93,6 +91,19 @@ def test_three_matrices_are_multiplied_in_one_launch(tiling):
     multiply(tiling, several, x, found, 7, add=True)
     for one, old, new, (width, _) in zip(several, before, found, shapes, strict=True):
         assert error(new[:, :width], exact(one, x) + old[:, :width].double()) < 5e-4
+
+
+@pytest.mark.parametrize("tiling", tilings(IN_CI))
+def test_less_shared_memory_is_fewer_stages(tiling):
+    one, x = Random(192, PLANS["6"]), random_input(5)
+    [out] = outputs(5, one)
+    found = params.multiply(tiling, [pack(one.matrix)], [x], [out])
+    little = params.shared_bytes(found, tiling) // 2
+    fewer = params.fitting(found, tiling, little)
+    assert 2 <= fewer.STAGES < tiling.STAGES
+    assert fewer.STAGES == 2 or params.shared_bytes(found, fewer) <= little
+    multiply(fewer, [one], x, [out], 4)
+    assert error(out, exact(one, x)) < 5e-4
 
 
 def test_the_same_bits_come_from_any_order_of_blocks():

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from exllamav2 import attn
 from exllamav2.attn import ExLlamaV2Attention
-from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.mlp import ExLlamaV2MLP
+
+from switchyard.engine.backends.exl2.cuda.products.attention import CachedAttention, normed
 
 NEVER = 2**31  # tokens: no pass has as many
 
@@ -28,15 +28,8 @@ class Kept:
     def __init__(self, model: Any, cache: Any) -> None:
         self.min_tokens = NEVER
         self.num_bytes = 0
-        self._cache = cache
-        self._modules: list[Any] = []
-        constants = model.get_device_context(model.modules[1].device_idx, scratch=False)
-        # exllamav2 holds each angle twice, once for each half of a head.
-        half = model.config.head_dim // 2
-        self._tables = [
-            table[0].reshape(-1, 2 * half)[:, :half].contiguous()
-            for table in (constants.cos, constants.sin)
-        ]
+        self._usual: list[tuple[Any, Any]] = []  # modules, and their methods before
+        self._attend = CachedAttention(model, cache)
 
     @torch.inference_mode()
     def add(self, modules: Iterable[Any]) -> int:
@@ -47,8 +40,7 @@ class Kept:
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 break
-            self._modules.append(module)
-        return len(self._modules)
+        return len(self._usual)
 
     def _add(self, module: Any) -> None:
         usual, outer = module.forward, None
@@ -71,52 +63,27 @@ class Kept:
                 return usual(x, *args, **kwargs)
             return forward(own, x, params, inner, outer)
 
+        self._usual.append((module, usual))
         module.forward = types.MethodType(choose, module)
         self.num_bytes += inner.num_bytes + (0 if outer is None else outer.num_bytes)
 
     def close(self) -> None:
         """Release the copies. No graph may use them any more."""
-        for module in self._modules:
-            del module.forward  # the class's own is left
-        self._modules.clear()
+        for module, usual in self._usual:
+            module.forward = usual
+        self._usual.clear()
         self.num_bytes = 0
 
     def _attention(self, own: Any, x: torch.Tensor, params: Any, inner: Any, outer: Any) -> Any:
         rows, length, hidden = x.shape
-        qkv = inner(_normed(own, x.view(-1, hidden))).view(rows, length, -1, own.head_dim)
-        heads, kv_heads = own.num_attention_heads, own.num_key_value_heads
-        q, k, v = qkv.split((heads, kv_heads, kv_heads), 2)
-        page_size, cache = params.page_size, self._cache
-        lengths = params.get_cache_seqlens(own.device_idx)
-        table = params.get_block_index(own.device_idx)
-        most = params.max_cache_seqlen if cache.q_block else 0
-        place = (page_size, lengths, table)
-        keys, values = (
-            part.view(-1, page_size, kv_heads, own.head_dim)
-            for part in cache.get_kv_state(own.layer_idx, rows, 0, most, *place)
-        )
-        cos, sin = self._tables
-        mixed = attn.flash_attn_with_kvcache(
-            q=q,
-            k=k,
-            v=v,
-            k_cache=keys,
-            v_cache=values,
-            rotary_cos=cos,
-            rotary_sin=sin,
-            rotary_interleaved=False,
-            cache_seqlens=lengths,
-            block_table=table,
-            causal=True,
-            softmax_scale=own.scaling,
-        )
-        cache.store_kv_state(own.layer_idx, rows, 0, length, *place)
-        outer.add_to(x.view(-1, hidden), mixed.view(rows * length, -1))
+        flat = x.view(-1, hidden)
+        qkv = inner(normed(own, flat)).view(rows, length, -1, own.head_dim)
+        outer.add_to(flat, self._attend(own, qkv, params))
         return x
 
     def _feed_forward(self, own: Any, x: torch.Tensor, params: Any, inner: Any, outer: Any) -> Any:
         flat = x.view(-1, x.shape[-1])
-        gate, up = inner(_normed(own, flat)).chunk(2, -1)
+        gate, up = inner(normed(own, flat)).chunk(2, -1)
         outer.add_to(flat, F.silu(gate).mul_(up))
         return x
 
@@ -156,14 +123,7 @@ def _merged(*linears: ExLlamaV2Linear) -> _Matrix:
     return _Matrix(weight, torch.cat(biases) if biases else None)
 
 
-def _normed(module: Any, flat: torch.Tensor) -> torch.Tensor:
-    norm = module.pre_layernorm
-    normed = torch.empty_like(flat)
-    ext_c.rms_norm(flat, norm.weight, normed, norm.variance_epsilon)
-    return normed
-
-
-def keepable(model: Any) -> list[Any]:
-    """The modules that can have copies, in the order of the model."""
+def multiplying(model: Any) -> list[Any]:
+    """The modules with quantized matrices, in the order of the model."""
     kinds = (ExLlamaV2Attention, ExLlamaV2MLP, ExLlamaV2Linear)
     return [m for m in model.modules if isinstance(m, kinds) and m.q_handle is not None]

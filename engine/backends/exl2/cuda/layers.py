@@ -4,13 +4,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.device import set_device_streams
 from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
 from torch.cuda import check_error
 
 from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
+from switchyard.engine.backends.exl2.cuda.products.attention import paged_params
+from switchyard.engine.backends.exl2.cuda.products.layers import OwnProducts
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
@@ -21,8 +22,11 @@ NUM_TUNED = 200
 class Exl2Layers:
     """The `Layers` of a model for which `can_capture` holds."""
 
-    def __init__(self, model: Any, cache: Any, page_size: int) -> None:
-        """`model`: exllamav2's, loaded."""
+    def __init__(
+        self, model: Any, cache: Any, page_size: int, products: OwnProducts | None = None
+    ) -> None:
+        """`model`: exllamav2's, loaded. `products`: closed with these layers."""
+        self._products = products
         self._model = model
         self._cache = cache
         self._page_size = page_size
@@ -43,10 +47,11 @@ class Exl2Layers:
         rows, config = len(token_ids), self._model.config
         hidden = torch.zeros((rows, 1, config.hidden_size), dtype=torch.half, device=self.device)
         positions = torch.zeros(rows, dtype=torch.int32, device=self.device)
-        num_passes = 1 if rows > MAX_TUNED else NUM_TUNED // config.num_hidden_layers
+        is_tuned = rows <= MAX_TUNED and self._products is None
+        num_passes = NUM_TUNED // config.num_hidden_layers if is_tuned else 1
         for _ in range(num_passes + 1):
             self.logits(token_ids, positions, pages)
-        for _ in range(NUM_TUNED if rows <= MAX_TUNED else 0):
+        for _ in range(NUM_TUNED if is_tuned else 0):
             self._model.modules[-1].forward(hidden)
 
     def logits(
@@ -78,16 +83,7 @@ class Exl2Layers:
         """
         rows = len(positions)
         length = len(token_ids) // rows
-        params = ExLlamaV2Attention.PagedParams(
-            batch_size=rows,
-            block_index=torch.zeros((2, 1), dtype=torch.int32),  # two columns: never contiguous
-            cache_seqlens=torch.zeros(rows, dtype=torch.int32),
-            max_cache_seqlen=1,  # makes it read a quantized cache; the GPU knows the length
-            page_size=self._page_size,
-            q_len=length,
-        )
-        params.block_index = pages
-        params.cache_seqlens = positions
+        params = paged_params(pages, positions, length, self._page_size)
         x = self._embeddings(token_ids).view(rows, length, -1)
         end = None if is_last else self._model.last_kv_layer_idx + 1
         for module in self._model.modules[1:end]:
@@ -101,6 +97,8 @@ class Exl2Layers:
         return self._embeddings.have(token_ids)
 
     def close(self) -> None:
+        if self._products is not None:
+            self._products.close()
         self._embeddings.close()
 
 

@@ -18,10 +18,15 @@ from exllamav2 import (
 )
 
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
-from switchyard.engine.backends.exl2.cuda.kept import Kept, keepable
+from switchyard.engine.backends.exl2.cuda.kept import Kept, multiplying
 from switchyard.engine.backends.exl2.cuda.layers import Exl2Layers
 from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 from switchyard.engine.backends.exl2.cuda.plain import can_capture, is_plain
+from switchyard.engine.backends.exl2.cuda.products.compare import ProductsRefused
+from switchyard.engine.backends.exl2.cuda.products.driver import Unavailable
+from switchyard.engine.backends.exl2.cuda.products.kernels import Kernels
+from switchyard.engine.backends.exl2.cuda.products.obstacle import obstacle
+from switchyard.engine.backends.exl2.cuda.products.own import take_over
 from switchyard.engine.backends.exl2.load.attention import (
     check_windows,
     set_tables,
@@ -64,10 +69,11 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
     free = [size - adapters for size in free_memory()]
     memory = Memory(config, footprints, free, exl2_config.max_seq_len)
     for mode, tokens in memory.caches():
-        has_room = sum(map(bool, memory.place(mode, tokens))) == 1
+        used = [i for i, size in enumerate(memory.place(mode, tokens)) if size]
+        index = used[0] if len(used) == 1 else None
         try:
             num_kept = len(memory.unpacked(mode, tokens))
-            loaded = _load(config, configs, mode, tokens, progress, has_room, num_kept)
+            loaded = _load_checked(config, configs, mode, tokens, progress, index, num_kept)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -128,26 +134,51 @@ def _read_lora(model: ExLlamaV2, lora: Lora) -> ExLlamaV2Lora:
         ) from reason
 
 
+def _load_checked(
+    config: ModelConfig,
+    configs: Sequence[ExLlamaV2Config],
+    mode: CacheMode,
+    tokens: int,
+    progress: Callback,
+    index: int | None,
+    num_kept: int,
+) -> LoadedModel:
+    """As `_load`. With exllamav2's products where ours differ from them."""
+    try:
+        return _load(config, configs, mode, tokens, progress, index, num_kept)
+    except ProductsRefused as error:
+        reason = str(error)
+        logger.warning("our own products failed their check, the model loads anew: %s", reason)
+    gc.collect()  # outside the handler, whose frames hold the GPU's memory
+    torch.cuda.empty_cache()
+    return _load(config, configs, mode, tokens, progress, index, num_kept, reason)
+
+
 def _load(
     config: ModelConfig,
     configs: Sequence[ExLlamaV2Config],
     mode: CacheMode,
     tokens: int,
     progress: Callback,
-    has_room: bool,
+    index: int | None,
     num_kept: int,
+    reason: str | None = None,
 ) -> LoadedModel:
-    """`configs`: a draft model's, if there is one, and the model's. `has_room`: whether all fit one
-    GPU. `num_kept`: modules whose weights have room for a copy.
+    """`configs`: a draft model's, if there is one, and the model's. `index`: of the GPU that has
+    room for all; None without one. `num_kept`: modules whose weights have room for a copy.
+    `reason`: against our own products. Raises ProductsRefused.
     """
     if not has_pages(configs[-1]):
         configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets a prompt see later tokens
     models = [ExLlamaV2(one) for one in configs]
     # exllamav2's graphs of single layers can't be part of our graphs. A model without ours keeps
     # them.
-    has_passes = has_room and has_pages(configs[-1]) and is_plain(models[-1])
+    has_passes = index is not None and has_pages(configs[-1]) and is_plain(models[-1])
     has_passes = has_passes and not (config.has_draft or config.loras)
     configs[-1].no_graphs = has_passes
+    if reason is None:
+        reason = obstacle(config, models[-1], has_passes, index or 0)
+    kernels, products = _kernels(index or 0, reason)
     for model in models:
         set_windows(model)
         experts.take_over(model)
@@ -158,7 +189,28 @@ def _load(
         ]
         cache = tensor_parallel.load(models[0], split, CACHES[mode], tokens, progress)
         set_tables(models[0])
-        return LoadedModel(models[0], cache, mode)
+        return LoadedModel(models[0], cache, mode, products=products)
+    caches = _load_weights(config, models, mode, tokens, progress)
+    model, cache = models[-1], caches[-1]
+    is_paged = has_pages(configs[-1])
+    loaded = LoadedModel(model, cache, mode, products=products, is_paged=is_paged)
+    if has_passes and can_capture(model):
+        loaded.passes = _passes(model, cache, config.max_batch_size, kernels, num_kept)
+    elif kernels is not None:
+        loaded.products = "exllamav2: its passes can't be captured"
+    if len(models) > 1:
+        loaded.draft_model, loaded.draft_cache = models[0], caches[0]
+    return loaded
+
+
+def _load_weights(
+    config: ModelConfig,
+    models: Sequence[ExLlamaV2],
+    mode: CacheMode,
+    tokens: int,
+    progress: Callback,
+) -> list[Any]:
+    """The models' caches."""
     callbacks, caches = parts(progress, [len(model.modules) for model in models]), []
     for model, callback in zip(models, callbacks, strict=True):
         if model is models[-1] and config.gpu_split:
@@ -170,31 +222,44 @@ def _load(
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
         set_tables(model)
     torch.cuda.empty_cache()  # free memory of the load, which graphs can't use
-    model, cache = models[-1], caches[-1]
-    loaded = LoadedModel(model, cache, mode, is_paged=has_pages(configs[-1]))
-    if has_passes and can_capture(model):
-        loaded.passes = _passes(model, cache, config.max_batch_size, num_kept)
-    if len(models) > 1:
-        loaded.draft_model, loaded.draft_cache = models[0], caches[0]
-    return loaded
+    return caches
 
 
-def _passes(model: ExLlamaV2, cache: Any, max_rows: int, num_kept: int) -> CapturedPasses:
-    kept = _keep(model, cache, num_kept)
-    layers = Exl2Layers(model, cache, PAGE_SIZE)
+def _kernels(index: int, reason: str | None) -> tuple[Kernels | None, str]:
+    """The kernels of our own products, unless there is a reason against them, and what the status
+    says of it.
+    """
+    kernels = None
+    if reason is None:
+        try:
+            kernels = Kernels(index)
+        except Unavailable as error:
+            reason = str(error)
+    products = "own" if reason is None else f"exllamav2: {reason}"
+    logger.info("products: %s", products)
+    return kernels, products
+
+
+def _passes(
+    model: ExLlamaV2, cache: Any, max_rows: int, kernels: Kernels | None, num_kept: int
+) -> CapturedPasses:
+    modules = multiplying(model)
+    own = None if kernels is None else take_over(model, cache, kernels, modules)
+    kept = _keep(model, cache, modules, num_kept)
+    layers = Exl2Layers(model, cache, PAGE_SIZE, own)
     return CapturedPasses(layers, model.config.max_seq_len, PAGE_SIZE, max_rows, kept)
 
 
-def _keep(model: ExLlamaV2, cache: Any, most: int) -> Kept | None:
+def _keep(model: ExLlamaV2, cache: Any, modules: Sequence[Any], most: int) -> Kept | None:
     """Float16 copies of the weights of the first `most` modules, or as many as have room."""
     if not most:
         return None
-    found, kept = keepable(model), Kept(model, cache)
-    number = kept.add(found[:most])
+    kept = Kept(model, cache)
+    number = kept.add(modules[:most])
     logger.info(
         "float16 copies of the weights of %d of %d modules, %.1f GiB",
         number,
-        len(found),
+        len(modules),
         kept.num_bytes / GIB,
     )
     return kept if number else None

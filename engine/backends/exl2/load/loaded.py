@@ -63,6 +63,7 @@ class LoadedModel:
     cache: Any
     cache_mode: str  # the format of keys and values
     passes: Passes | None = None
+    products: str | None = None  # `own`, or `exllamav2: REASON`; None on a CPU
     draft_model: Any = None  # it guesses tokens
     draft_cache: Any = None
     loras: list[Any] = field(default_factory=list)

@@ -171,11 +171,13 @@ def _lay_out(matrix: Matrix, runs: Sequence[Run], columns: torch.Tensor | None) 
     """The words, (tiles, words of a tile), int32."""
     cost, width = matrix.words.shape
     num_tiles = -(-width // TILE)
-    tiles = torch.empty((num_tiles, cost * TILE), dtype=torch.int32, device=matrix.words.device)
+    device = matrix.scales.device  # the words may be on the host
+    tiles = torch.empty((num_tiles, cost * TILE), dtype=torch.int32, device=device)
     step = max(SLAB // len(matrix.order) // TILE, 1)
     for begin in range(0, num_tiles, step):
         part = slice(begin * TILE, min((begin + step) * TILE, width))
-        words = matrix.words[:, part if columns is None else columns[part]]
+        chosen = part if columns is None else columns[part].to(matrix.words.device)
+        words = matrix.words[:, chosen].to(device)
         words = F.pad(words, (0, -words.shape[1] % TILE))
         for i, run in enumerate(runs):
             end = runs[i + 1].prefix if i + 1 < len(runs) else cost

@@ -17,7 +17,7 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 class Tiling(NamedTuple):
     """How a product is computed: the macros of multiply.cu, and blocks on each multiprocessor.
-    Negative: at most so many, in a number that divides the tiles into whole shares.
+    Negative: at most that number, in a count that divides the tiles into whole shares.
     """
 
     TT: int
@@ -133,6 +133,13 @@ def shared_bytes(params: Multiply, tiling: Tiling) -> int:
     stage = tiling.WN * int(params.slot) + tiling.TT * 512
     sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4
     return max(tiling.WK * tiling.STAGES * stage, sums)
+
+
+def fitting(params: Multiply, tiling: Tiling, most_shared: int) -> Tiling:
+    """With as many stages as shared memory has room for, at least two."""
+    while tiling.STAGES > 2 and shared_bytes(params, tiling) > most_shared:
+        tiling = tiling._replace(STAGES=tiling.STAGES - 1)
+    return tiling
 
 
 def num_blocks(params: Multiply, tiling: Tiling, multiprocessors: int, resident: int) -> int:

@@ -18,9 +18,3 @@ def choose(rows: int, tiles: int, multiprocessors: int) -> Tiling:
     """`tiles`: of 64 columns."""
     narrow, wide = next(pair for most, pair in TILINGS.items() if rows <= most)
     return wide if tiles >= multiprocessors else narrow
-
-
-def needed(max_rows: int) -> list[Tiling]:
-    """All that passes of up to `max_rows` rows may use."""
-    reached = [most for most in TILINGS if most // 2 < max_rows or most == min(TILINGS)]
-    return [tiling for most in reached for tiling in TILINGS[most]]

@@ -1,0 +1,80 @@
+"""Attention over a paged cache by flash-attn, and the norm before it, for layers whose products are
+computed here. The layers are plain: engine/memory/unpacked.py says which.
+"""
+
+from typing import Any
+
+import torch
+from exllamav2 import attn
+from exllamav2.attn import ExLlamaV2Attention
+from exllamav2.ext import exllamav2_ext as ext_c
+
+
+class CachedAttention:
+    def __init__(self, model: Any, cache: Any) -> None:
+        self._cache = cache
+        constants = model.get_device_context(model.modules[1].device_idx, scratch=False)
+        # exllamav2 holds each angle twice, once for each half of a head.
+        half = model.config.head_dim // 2
+        self._tables = [
+            table[0].reshape(-1, 2 * half)[:, :half].contiguous()
+            for table in (constants.cos, constants.sin)
+        ]
+
+    def __call__(self, own: Any, qkv: torch.Tensor, params: Any) -> torch.Tensor:
+        """The heads' results, (tokens, width), before the last product. `own`: exllamav2's module;
+        `qkv`: (rows, tokens, heads, head size); its keys and values enter the cache.
+        """
+        rows, length, *_ = qkv.shape
+        heads, kv_heads = own.num_attention_heads, own.num_key_value_heads
+        q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], 2)
+        page_size, cache = params.page_size, self._cache
+        lengths = params.get_cache_seqlens(own.device_idx)
+        table = params.get_block_index(own.device_idx)
+        most = params.max_cache_seqlen if cache.q_block else 0
+        place = (page_size, lengths, table)
+        keys, values = (
+            part.view(-1, page_size, kv_heads, own.head_dim)
+            for part in cache.get_kv_state(own.layer_idx, rows, 0, most, *place)
+        )
+        cos, sin = self._tables
+        mixed: torch.Tensor = attn.flash_attn_with_kvcache(
+            q=q,
+            k=k,
+            v=v,
+            k_cache=keys,
+            v_cache=values,
+            rotary_cos=cos,
+            rotary_sin=sin,
+            rotary_interleaved=False,
+            cache_seqlens=lengths,
+            block_table=table,
+            causal=True,
+            softmax_scale=own.scaling,
+        )
+        cache.store_kv_state(own.layer_idx, rows, 0, length, *place)
+        return mixed.reshape(rows * length, -1)
+
+
+def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page_size: int) -> Any:
+    """For a pass whose rows have `length` tokens from `positions` on, all on the device."""
+    rows = len(positions)
+    params = ExLlamaV2Attention.PagedParams(
+        batch_size=rows,
+        block_index=torch.zeros((2, 1), dtype=torch.int32),  # two columns: never contiguous
+        cache_seqlens=torch.zeros(rows, dtype=torch.int32),
+        max_cache_seqlen=1,  # makes it read a quantized cache; the GPU knows the length
+        page_size=page_size,
+        q_len=length,
+    )
+    params.block_index = pages
+    params.cache_seqlens = positions
+    return params
+
+
+def normed(module: Any, flat: torch.Tensor) -> torch.Tensor:
+    """A module's own norm of (tokens, hidden size)."""
+    norm = module.pre_layernorm
+    out = torch.empty_like(flat)
+    ext_c.rms_norm(flat, norm.weight, out, norm.variance_epsilon)
+    return out
