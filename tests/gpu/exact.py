@@ -28,12 +28,13 @@ def exact_logits(model, token_ids):
         weight = modules[key].weight.float()
         return y * torch.rsqrt(y.square().mean(-1, keepdim=True) + config.norm_eps) * weight
 
-    x = modules["model.embed_tokens"].embedding.weight[token_ids].float().cuda()
+    device = modules["model.norm"].weight.device
+    x = modules["model.embed_tokens"].embedding.weight[token_ids].float().to(device)
     rows, length, _ = x.shape
     size = config.head_dim
-    steps = torch.arange(0, size, 2, device="cuda").float() / size
+    steps = torch.arange(0, size, 2, device=device).float() / size
     angles = torch.outer(
-        torch.arange(length, device="cuda").float(), config.rotary_embedding_base**-steps
+        torch.arange(length, device=device).float(), config.rotary_embedding_base**-steps
     ).repeat(1, 2)
     cos, sin = angles.cos()[None, :, None], angles.sin()[None, :, None]
 

@@ -10,7 +10,7 @@ from exllamav2.ext import exllamav2_ext as ext_c
 from switchyard.engine.backends.exl2.cuda.products.attention import paged_params
 from switchyard.engine.backends.exl2.cuda.products.kernels import Kernels
 from switchyard.engine.backends.exl2.cuda.products.layers import read
-from switchyard.engine.backends.exl2.cuda.products.packing import find_runs, pack
+from switchyard.engine.backends.exl2.cuda.products.packing import TILE, find_runs, pack
 from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
 
 MOST = 1e-3  # relative error of a product
@@ -40,7 +40,8 @@ def compare_products(linears: Sequence[Any], kernels: Kernels, space: torch.Tens
 
 def _compare_product(linear: Any, kernels: Kernels, space: torch.Tensor) -> None:
     matrix = read(linear)
-    width = min(matrix.words.shape[1], COLUMNS)
+    has_room = len(space) // len(matrix.order) // TILE * TILE
+    width = min(matrix.words.shape[1], COLUMNS, has_room)
     packed = pack(
         replace(matrix, words=matrix.words[:, :width], scales=matrix.scales[:, : width // 8])
     )
@@ -74,9 +75,8 @@ def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @torch.inference_mode()
-def whole_pass(model: Any, cache: Any, page_size: int) -> torch.Tensor:
+def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> torch.Tensor:
     """Logits after a few tokens, in float32. Overwrites the first pages of the cache."""
-    device = torch.device("cuda", model.modules[1].device_idx)
     rows = min(NUM_ROWS, cache.max_seq_len // page_size)
     generator = torch.Generator().manual_seed(0)
     size = (rows, NUM_STEPS)

@@ -32,9 +32,9 @@ def take_over(model: Any, cache: Any, kernels: Kernels, modules: list[Any]) -> O
         space = model.get_device_context(model.modules[1].device_idx).scratch
         with torch.cuda.device(space.device):
             compare_products(_linears(modules), kernels, space)
-            expected = whole_pass(model, cache, PAGE_SIZE)
+            expected = whole_pass(model, cache, PAGE_SIZE, space.device)
             products.replace(modules)
-            compare_passes(whole_pass(model, cache, PAGE_SIZE), expected)
+            compare_passes(whole_pass(model, cache, PAGE_SIZE, space.device), expected)
     except (Unavailable, torch.OutOfMemoryError) as error:
         products.close()
         raise ProductsRefused(str(error)) from error

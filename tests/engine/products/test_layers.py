@@ -1,0 +1,115 @@
+"""Layers over the kernels' source, on the CPU: of a conversion by exllamav2, 2 to 8 bits."""
+
+import shutil
+
+import pytest
+import torch
+
+from switchyard.engine.backends.exl2 import cpu
+from tests.gpu.exact import error, exact_logits
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _exllamav2():
+    cpu.install()
+
+
+@pytest.fixture
+def demo(monkeypatch):
+    from exllamav2 import attn, linear
+
+    from switchyard.engine.backends.exl2.cuda.products import attention, compare, layers
+    from tests.engine.products.loaded import Demo, flash_attn_with_kvcache
+
+    demo = Demo()
+    for module in (attention, compare, layers, linear):
+        monkeypatch.setattr(module, "ext_c", demo.extension())
+    monkeypatch.setattr(attn, "flash_attn_with_kvcache", flash_attn_with_kvcache, raising=False)
+    monkeypatch.setattr(linear.ExLlamaV2Linear, "device", lambda self: "cpu")
+    return demo
+
+
+@pytest.fixture
+def kernels():
+    from tests.engine.products.loaded import CpuKernels
+
+    return CpuKernels()
+
+
+def replaced(demo, kernels):
+    from switchyard.engine.backends.exl2.cuda.kept import multiplying
+    from switchyard.engine.backends.exl2.cuda.products.layers import OwnProducts
+
+    products = OwnProducts(demo.model, demo.cache, kernels)
+    products.replace(multiplying(demo.model))
+    return products
+
+
+def linears(demo):
+    return [demo.model.modules_dict[key] for key in demo.weights]
+
+
+@torch.inference_mode()
+def test_a_models_logits_are_float32s(demo, kernels):
+    """Prompts of more tokens than the kernels take, of fewer, and steps of several rows."""
+    token_ids = torch.randint(0, 2048, (2, 62), generator=torch.Generator().manual_seed(0))
+    exact = exact_logits(demo.model, token_ids)
+    replaced(demo, kernels)
+    begin = 0
+    for length in (40, 20, 1, 1):
+        end = begin + length
+        found = demo.run(token_ids[:, begin:end], begin)
+        assert error(found[..., :2048], exact[:, begin:end]) < 3e-3
+        begin = end
+
+
+@torch.inference_mode()
+def test_each_matrix_unpacks_to_exllamav2s_bits(demo, kernels):
+    replaced(demo, kernels)
+    for key, linear in demo.model.modules_dict.items():
+        if key in demo.weights:
+            assert torch.equal(linear.get_weight_tensor_dq(), demo.weights[key]), key
+
+
+@torch.inference_mode()
+def test_all_of_exllamav2s_matrices_are_freed(demo, kernels):
+    products = replaced(demo, kernels)
+    assert set(demo.weights) <= set(demo.freed) and demo.freed.count(1) == 4
+    assert all(one.q_handle is None and one.q_tensors is None for one in linears(demo))
+    products.close()
+    assert not any("forward" in module.__dict__ for module in demo.model.modules[1:-2])
+
+
+@torch.inference_mode()
+def test_the_comparison_passes_for_the_kernels_and_notices_other_weights(demo, kernels):
+    from switchyard.engine.backends.exl2.cuda.products.compare import (
+        ProductsRefused,
+        compare_products,
+    )
+
+    space = demo.model.get_device_context(-1).scratch
+    compare_products(linears(demo)[:3], kernels, space)
+    weights = demo.weights["lm_head"]
+    weights[7, 9] += 0.01
+    with pytest.raises(ProductsRefused, match="lm_head differ"):
+        compare_products(linears(demo)[-1:], kernels, space)
+
+
+@torch.inference_mode()
+def test_a_pass_is_compared_by_its_logits(demo, kernels):
+    from switchyard.engine.backends.exl2.cuda.products.compare import (
+        ProductsRefused,
+        compare_passes,
+        whole_pass,
+    )
+
+    replaced(demo, kernels)
+    found = whole_pass(demo.model, demo.cache, 256, torch.device("cpu"))
+    assert found.shape == (2, 1, 2048)
+    compare_passes(found, found * 1.01)
+    compare_passes(found, found / 0)  # exllamav2's overflow proves nothing
+    for other in (-found, found / 0):
+        with pytest.raises(ProductsRefused, match="whole pass"):
+            compare_passes(other, found)
