@@ -202,7 +202,7 @@ class ReplicaLink:
             case Hanging(reason):
                 self._abandon(replica, reason, out)
             case Restarting(reason):
-                then = "waited for" if replica.link.at else "loaded anew"
+                then = "waited for" if replica.link.at else "reloaded"
                 logger.error("model %s: %s; it is %s", self._config.name, reason, then)
                 self._lose(replica, "loading", reason, out)
                 replica.num_restarts += 1
