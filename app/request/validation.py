@@ -248,7 +248,9 @@ def _unsupported(name: str, values: tuple[Any, ...], reasons: Mapping[str, str])
 
 def _but_for(values: Values) -> str:
     shown = " or ".join(dict.fromkeys(json.dumps(v) for v in values if type(v) is not float))
-    return f", but for {shown}, which ask{'s' * (' or ' not in shown)} for nothing" * bool(values)
+    return f", except for {shown}, which ask{'s' * (' or ' not in shown)} for nothing" * bool(
+        values
+    )
 
 
 def _unknown(name: str, known: Iterable[str]) -> BadRequest:

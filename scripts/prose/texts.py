@@ -48,13 +48,24 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def strings(source: str) -> Iterator[tuple[int, str]]:
-    """Docstrings, and messages: strings of several words."""
+    """Docstrings, and messages: strings of several words, where a value is one word."""
     nodes = list(ast.walk(ast.parse(source)))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        if not isinstance(node, ast.Constant | ast.JoinedStr) or id(node) in parts:
             continue
+        text = text_of(node)
         if id(node) in docs:
-            yield from enumerate(node.value.splitlines(), node.lineno)
-        elif MESSAGE.search(node.value):
-            yield node.lineno, node.value.replace("\n", " ")
+            yield from enumerate(text.splitlines(), node.lineno)
+        elif MESSAGE.search(text):
+            yield node.lineno, text.replace("\n", " ")
+
+
+def text_of(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(str(text)):
+            return text
+        case ast.JoinedStr(parts):
+            return "".join(text_of(part) or "x" for part in parts)
+    return ""

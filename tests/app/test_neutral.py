@@ -77,7 +77,7 @@ def test_a_value_that_asks_for_something_is_refused_with_what_would_ask_for_noth
     response = make_client(ScriptedBackend()).post("/v1/completions", json=body)
     assert response.status_code == 400
     assert response.json["error"]["message"] == (
-        'service_tier is not supported, but for "auto" or "default" or "flex", which ask for'
+        'service_tier is not supported, except for "auto" or "default" or "flex", which ask for'
         " nothing"
     )
 

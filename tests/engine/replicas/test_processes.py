@@ -80,7 +80,7 @@ def test_jobs_outlive_the_only_process(make_engine):
     [lost] = children(model)
     os.kill(lost, signal.SIGKILL)
     assert isinstance(end_of(first), Failed)
-    later = model.submit([job("later", 3)])  # taken, while it is loaded anew
+    later = model.submit([job("later", 3)])  # taken, while it is reloaded
     for stream in [*waiting, later]:
         assert isinstance(end_of(stream), Finished)
     assert children(model) != [lost] and model.standing.num_restarts == 1
