@@ -32,7 +32,7 @@ def unpacked_sizes(
 
 
 def obstacle(shape: Shape, model_config: Mapping[str, Any], max_seq_len: int) -> str | None:
-    """Why layers are not computed here, but by exllamav2; None if they can be."""
+    """Why exllamav2 computes layers; None if they can be."""
     [name] = model_config["architectures"]
     quantization = model_config.get("quantization_config")
     if not isinstance(quantization, dict) or quantization.get("quant_method") != "exl2":

@@ -148,7 +148,7 @@ def _load_checked(
         return _load(config, configs, mode, tokens, progress, index, num_kept)
     except ProductsRefused as error:
         reason = str(error)
-        logger.warning("our own products failed their check, the model loads anew: %s", reason)
+        logger.warning("our own products failed their check, the model is reloaded: %s", reason)
     gc.collect()  # outside the handler, whose frames hold the GPU's memory
     torch.cuda.empty_cache()
     return _load(config, configs, mode, tokens, progress, index, num_kept, reason)

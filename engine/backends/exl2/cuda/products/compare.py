@@ -14,7 +14,7 @@ from switchyard.engine.backends.exl2.cuda.products.packing import TILE, find_run
 from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
 
 MOST = 1e-3  # relative error of a product
-# Of a whole pass. Exllamav2's own error, of sums in float16, is up to 0.04 in a model of 32 layers.
+# A whole pass. Exllamav2's own error, of sums in float16, is up to 0.04 in a model of 32 layers.
 MOST_OF_PASS = 0.2
 COLUMNS = 2048  # of a matrix that are compared
 NUM_ROWS, NUM_STEPS = 2, 2

@@ -17,7 +17,7 @@ MAX_TILES = 2**15  # of a launch
 
 
 class Kernels:
-    """Of the GPU with this index. Raises Unavailable."""
+    """The kernels for the GPU with this index. Raises Unavailable."""
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)

@@ -111,7 +111,7 @@ def _places(bits: int) -> list[list[CodeBits]]:
 
 
 def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]:
-    """The runs of equal width, and whether each 32 rows need a group of their own, since groups of
+    """The runs of equal width, and whether each 32 rows need their own group, since groups of
     a run differ in size. Raises Unsuitable.
     """
     if any(rows % CHUNK or not rows for _, rows in groups):
