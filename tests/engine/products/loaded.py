@@ -56,9 +56,11 @@ def plain_codes(words, bits):
 
 
 class Demo:
-    """`model`: exllamav2's, whose matrices have handles. `freed`: handles that were freed."""
+    """`model`: exllamav2's, whose matrices have handles. `freed`: handles that were freed.
+    `is_changed`: each matrix has a bias, and an order of rows of its own.
+    """
 
-    def __init__(self):
+    def __init__(self, is_changed=False):
         from exllamav2 import ExLlamaV2
         from exllamav2.attn import ExLlamaV2Attention
         from exllamav2.linear import ExLlamaV2Linear
@@ -68,6 +70,7 @@ class Demo:
         config.num_hidden_layers = LAYERS
         self.model = ExLlamaV2(config)
         self.weights, self.freed = {}, []
+        self._random = torch.Generator().manual_seed(0) if is_changed else None
         modules = [part for m in self.model.modules for part in (*m.submodules, m)]
         with safe_open(self.model.config.tensor_file_map["lm_head.q_weight"], "pt") as file:
             for module in modules:
@@ -107,6 +110,8 @@ class Demo:
             begin = end
         most = raw["q_scale_max"] / 256
         order = torch.argsort(raw["q_invperm"])
+        if self._random is not None:
+            order = torch.randperm(len(order), generator=self._random)
         linear.q_tensors = {
             "q_weight": torch.cat(words),
             "q_scale": raw["q_scale"],
@@ -114,6 +119,9 @@ class Demo:
             "q_groups": raw["q_groups"],
             "q_perm": order.short(),
         }
+        if self._random is not None:
+            bias = torch.randn(linear.out_features, generator=self._random) / 4
+            linear.has_bias, linear.q_tensors["bias"] = True, bias.half()
         roots = (raw["q_scale"][..., None] >> torch.arange(0, 32, 4) & 15).flatten(1) + 1
         scales = (roots**2).half() * most[:, None]
         sizes = torch.tensor([rows for _, rows in groups])

@@ -17,18 +17,27 @@ def _exllamav2():
 
 
 @pytest.fixture
-def demo(monkeypatch):
+def make_demo(monkeypatch):
     from exllamav2 import attn, linear
 
     from switchyard.engine.backends.exl2.cuda.products import attention, compare, layers
     from tests.engine.products.loaded import Demo, flash_attn_with_kvcache
 
-    demo = Demo()
-    for module in (attention, compare, layers, linear):
-        monkeypatch.setattr(module, "ext_c", demo.extension())
     monkeypatch.setattr(attn, "flash_attn_with_kvcache", flash_attn_with_kvcache, raising=False)
     monkeypatch.setattr(linear.ExLlamaV2Linear, "device", lambda self: "cpu")
-    return demo
+
+    def make_demo(**options):
+        demo = Demo(**options)
+        for module in (attention, compare, layers, linear):
+            monkeypatch.setattr(module, "ext_c", demo.extension())
+        return demo
+
+    return make_demo
+
+
+@pytest.fixture
+def demo(make_demo):
+    return make_demo()
 
 
 @pytest.fixture
@@ -52,8 +61,10 @@ def linears(demo):
 
 
 @torch.inference_mode()
-def test_a_models_logits_are_float32s(demo, kernels):
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as it is", "biases and orders"])
+def test_a_models_logits_are_float32s(make_demo, kernels, is_changed):
     """Prompts of more tokens than the kernels take, of fewer, and steps of several rows."""
+    demo = make_demo(is_changed=is_changed)
     token_ids = torch.randint(0, 2048, (2, 62), generator=torch.Generator().manual_seed(0))
     exact = exact_logits(demo.model, token_ids)
     replaced(demo, kernels)
@@ -91,6 +102,9 @@ def test_the_comparison_passes_for_the_kernels_and_notices_other_weights(demo, k
 
     space = demo.model.get_device_context(-1).scratch
     compare_products(linears(demo)[:3], kernels, space)
+    kernels.multiply = lambda matrices, inputs, outputs, **_: outputs[0].zero_()
+    with pytest.raises(ProductsRefused, match=r"v_proj, 8 rows, is off by 1\.0e\+00"):
+        compare_products(linears(demo)[2:3], kernels, space)
     weights = demo.weights["lm_head"]
     weights[7, 9] += 0.01
     with pytest.raises(ProductsRefused, match="lm_head differ"):

@@ -88,7 +88,7 @@ class OwnProducts:
             mixed = self._attend(own, heads, attn_params)
             if len(flat) <= MAX_ROWS:
                 mixed = self._kernels.gather(mixed, outer.packed.order)
-            self._add(flat, mixed, outer, is_natural=len(flat) > MAX_ROWS)
+            self._add(flat, mixed, outer)
             return x
 
         self._install(module, forward)
@@ -188,7 +188,7 @@ class OwnProducts:
                 out.add_(one.bias)
 
     def _add(
-        self, residual: torch.Tensor, x: torch.Tensor, outer: PackedWeights, is_natural: bool
+        self, residual: torch.Tensor, x: torch.Tensor, outer: PackedWeights, is_natural: bool = True
     ) -> None:
         if len(x) <= MAX_ROWS:
             self._kernels.multiply([outer.packed], [x], [residual], add=True)
