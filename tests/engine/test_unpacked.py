@@ -12,7 +12,7 @@ from switchyard.engine.memory.unpacked import unpacked_sizes
 from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import read_shape
-from tests.engine.test_memory import DEMO_EXL2, MIB, MODEL, exl2_config, memory
+from tests.engine.test_memory import DEMO, DEMO_EXL2, MIB, MODEL, exl2_config, memory
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,21 @@ def test_one_of_several_models_has_copies_only_where_it_asks_for_them(tmp_path):
         assert kept(**several) == "off"
         refuse_gpu_settings(read_settings(**several).served()[0].config)  # on a CPU it serves, too
         assert kept(**several, unpacked_weights=2.5) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "is_counted"),
+    [
+        (DEMO_EXL2, {"products": "auto"}, True),
+        (DEMO_EXL2, {}, False),
+        (DEMO_EXL2, {"products": "auto", "ngram_draft": True}, False),
+        (DEMO_EXL2, {"products": "auto", "loras": (Lora("path", "name"),)}, False),
+        (DEMO, {"products": "auto"}, False),
+    ],
+)
+def test_our_own_products_take_work_space_where_they_may_serve(path, config, is_counted):
+    [footprint], _ = measure(ModelConfig(path, "name", **config))
+    # Two results of 768 numbers for each of 512 tokens, beside unfinished sums.
+    more = 20 * MIB + 2 * 512 * 2 * 768
+    assert footprint.products == more * is_counted
+    assert footprint.beside("float16", 256) == footprint.fixed + more * is_counted
