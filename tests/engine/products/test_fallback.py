@@ -31,7 +31,7 @@ def test_a_model_that_is_refused_loads_anew_with_exllamav2s_products(monkeypatch
     arguments = ("config", "configs", "Q8", 4096, "progress", 0, 2)
     assert loader._load_checked(*arguments) == "loaded"
     assert loads == [arguments, (*arguments, "logits differ")]
-    assert "the model loads anew: logits differ" in caplog.text
+    assert "logits differ" in caplog.text
 
 
 @pytest.mark.parametrize("reason", [None, "set so"])
