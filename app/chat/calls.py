@@ -1,11 +1,13 @@
 """Constraints for tool calls: required calls, and arguments valid by their schemas."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from switchyard import engine
 from switchyard.app.chat.tools import Function, Offer, shown_name
 from switchyard.app.parts.call_formats import CallFormat, Schema
+from switchyard.app.parts.weight import SCHEMA, weigh
 
 
 def constraint(
@@ -61,6 +63,8 @@ def _schemas(
     A function that isn't strict gets its schema only if the engine can enforce it, and compile it
     in time with the others. Otherwise any object is valid.
     """
+    schemas = [f.schema_of_arguments for f in functions if f.strict or must_be_valid]
+    weigh(SCHEMA * len(json.dumps(schemas)))
     seconds = 0.0
     for function in functions:
         schema = {"type": "object", **function.schema_of_arguments}

@@ -19,12 +19,13 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.http import origins
 from switchyard.app.http.body import check_values, parse_json, read_bytes
 from switchyard.app.http.client import Client
-from switchyard.app.http.gate import Gate, Place
+from switchyard.app.http.gate import LARGE, Gate, Place
 from switchyard.app.http.identity import HOST, caller_of, owner_of, share_of
 from switchyard.app.http.request_id import request_id
 from switchyard.app.operations.account import Account, account_of
 from switchyard.app.operations.keys import ApiKey
 from switchyard.app.operations.limits import most_tokens, priority_of
+from switchyard.app.parts.weight import WEIGH
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.validation import Request
@@ -81,7 +82,14 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
 
 def enter(gate: Gate, size: int, settings: Settings) -> None:
     """Enters the gate, until `submit` or `leave`. Raises as `inside`."""
-    setattr(flask.g, PLACE, gate.enter(size, patience(settings)))
+    place = gate.enter(size, patience(settings))
+    setattr(flask.g, PLACE, place)
+
+    def again(size: int) -> None:
+        if flask.g.get(PLACE) is place and place.size < LARGE <= size:
+            enter(gate, size, settings)
+
+    setattr(flask.g, WEIGH, again)
 
 
 def patience(settings: Settings) -> Callable[[], None]:

@@ -6,7 +6,8 @@ admits two large inputs at a time, of 1 MiB together; a larger input is inside a
 wait in order of arrival, each on its own event. An input that leaves admits the next. While
 jobs run, the next waits as long again as the last was inside: large inputs take at most half of the
 time. A waiting thread checks four times a second whether its client is still there. Small inputs
-pass without a lock: each request thread has at most one, for a millisecond.
+pass without a lock: each request thread has at most one, for a millisecond. One that turns out to
+be more work than its bytes say enters again, by `parts.weight`.
 
 While an input is inside, threads give up the GIL ten times as often. The engine thread takes the
 GIL about a hundred times a step, and would wait 5 ms for it each time. At other times shorter turns

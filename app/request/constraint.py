@@ -1,4 +1,4 @@
-"""Parameters for structured output, by the names of OpenAI, vLLM and llama.cpp. Pure."""
+"""Parameters for structured output, by the names of OpenAI, vLLM and llama.cpp."""
 
 import functools
 import json
@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
+from switchyard.app.parts.weight import SCHEMA, weigh
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
@@ -159,8 +160,10 @@ def _of_vllm(outputs: StructuredOutputs | None) -> Iterator[Wanted]:
 
 def _json(schema: Schema | str) -> engine.Constraint:
     if not isinstance(schema, str):
+        weigh(SCHEMA * len(json.dumps(schema)))
         return engine.constraints.json_schema(schema)
     engine.constraints.check_length(schema, engine.constraints.MAX_SCHEMA_LENGTH)
+    weigh(SCHEMA * len(schema))
     try:
         return engine.constraints.json_schema(json.loads(schema))
     except (ValueError, RecursionError) as reason:

@@ -23,6 +23,8 @@ from switchyard.engine.links.thread import EngineThread
 from tests.scripted import ScriptedBackend, endless
 
 URL = "/v1/completions"
+CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "x"}]
 LONG = {"prompt": "x" * LARGE, "max_tokens": 1}  # longer than the context, but that is told later
 
 
@@ -237,6 +239,27 @@ def test_every_route_that_takes_a_body_lets_it_pass_the_gate_and_leaves_it(make_
             assert client.post(path, json={"unknown": "x"}).status_code in (200, 400)
         assert client.post(path, json={"unknown": "x" * LARGE}).status_code in (200, 400)
         assert gate.num_inside == 0, path
+
+
+SCHEMA = {"type": "object", "properties": {f"name{i}": {"type": "string"} for i in range(100)}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (URL, {"prompt": "x", "json_schema": SCHEMA}),
+        (CHAT, {"messages": MESSAGES, "tools": [TOOL]}),
+        (CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required"}),
+    ],
+)
+def test_a_small_body_waits_too_if_its_schema_is_much_work(make_client, path, body):
+    client = make_client(ScriptedBackend(), max_pending=0)
+    assert len(json.dumps(body)) < LARGE
+    with enter(gate_of(client), MAX_BYTES):
+        assert client.post(path, json=body).status_code == 429
+    assert client.post(path, json=body).status_code == 200
+    assert gate_of(client).num_inside == 0
 
 
 @pytest.mark.parametrize("way", ["iterator", "gunicorn"], indirect=True)

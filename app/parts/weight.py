@@ -1,0 +1,17 @@
+"""Reports how much work an input is, if that is more than its bytes say. Request threads."""
+
+import flask
+
+WEIGH = "switchyard_weigh"  # in flask.g, while an input is inside the gate
+
+# Work for a character of a JSON schema, in characters of a prompt: 6 us to 0.25 us.
+SCHEMA = 24
+
+
+def weigh(size: int) -> None:
+    """The current request's input is as much work as `size` bytes: waits until the gate has room
+    for these. Raises as `Gate.enter`. Does nothing outside of a request.
+    """
+    enter = flask.g.get(WEIGH) if flask.has_app_context() else None
+    if enter is not None:
+        enter(size)
