@@ -125,8 +125,8 @@ def checkout(tmp_path):
     for part in ("engine", "models"):
         (path / "switchyard" / part).symlink_to(f"../{part}")
     (path / "requirements.txt").write_text("")
-    for name in ("requirements-cuda.txt", "requirements-cuda-source.txt"):
-        shutil.copy(ROOT / name, path)
+    for name in ("cuda", "cuda-source", "exl3"):
+        shutil.copy(ROOT / f"requirements-{name}.txt", path)
     return path
 
 
