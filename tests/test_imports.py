@@ -27,7 +27,7 @@ OTHERS = sorted(
 # Heavy or dangerous modules, and the only places that may import them.
 HOMES = {
     "torch": "engine/backends/",
-    "exllamav2": "engine/backends/",
+    "exllamav2": "engine/backends/exl2/",
     "exllamav3": "engine/backends/exl3/",
     "numpy": "engine/backends/",
     "safetensors": "engine/backends/",
@@ -76,11 +76,14 @@ LAYERS = {
         {"host"},
         {"extension", "create"},
     ],
-    "engine/backends": [{"base"}, {"sampling"}, {"exl2"}, {"exl3"}],
+    "engine/backends": [{"base"}, {"sampling"}, {"exl"}, {"exl2"}, {"exl3"}],
     "engine/backends/exl3": [{"cache", "config", "library"}, {"model"}, {"layers"}, {"loader"}],
+    "engine/backends/exl": [
+        {"faults", "loaded", "progress", "results", "stops"},
+        {"detokenizer", "occupancy"},
+    ],
     "engine/backends/exl2": [
-        {"load", "stops", "results"},
-        {"detokenizer"},
+        {"load"},
         {"prompt"},
         {"prompt_generator"},
         {"paging"},

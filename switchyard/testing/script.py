@@ -14,7 +14,7 @@ from switchyard.engine import (
     ModelConfig,
     Stream,
 )
-from switchyard.engine.backends.exl2.stops import StopSearch
+from switchyard.engine.backends.exl.stops import StopSearch
 from switchyard.engine.links.base import Deliver
 from switchyard.engine.messages import (
     Chunk,

@@ -47,10 +47,10 @@ def exl2_backend(
     it works on a GPU. `grammars`: the model's, if they exist.
     """
     cpu.install()
+    from switchyard.engine.backends.exl.loaded import LoadedModel
     from switchyard.engine.backends.exl2.backend import Exl2Backend
     from switchyard.engine.backends.exl2.cpu.cache import CpuCache
     from switchyard.engine.backends.exl2.cpu.loader import load as load_cpu
-    from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 
     def load(config, exl2_config, progress):
         if logits is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine import standing as standing_module
-from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.backends.exl.detokenizer import Detokenizer
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.held import Backlog, Held
 from switchyard.engine.job import Healing

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.backends.exl.detokenizer import Detokenizer
 from switchyard.engine.job import Healing, Span
 from tests.scripted import job
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
-from switchyard.engine.backends.exl2.load.occupancy import occupancy
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.loaded import LoadedModel
+from switchyard.engine.backends.exl.occupancy import occupancy
 from switchyard.engine.errors import DeviceLost, OutOfMemory
 from switchyard.engine.stats import DeviceMemory, Occupancy
 from tests.engine.forced import exl2_backend

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from switchyard.engine.backends.exl2.results import TokenTold
+from switchyard.engine.backends.exl.results import TokenTold
 from switchyard.engine.messages import Chunk
 from tests.engine.exl2.drive import GREEDY, prompt
 from tests.engine.forced import ending, exl2_backend, run

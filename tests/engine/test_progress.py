@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard.engine.backends import make_backend
-from switchyard.engine.backends.exl2.load import progress
-from switchyard.engine.backends.exl2.load.progress import Progress
+from switchyard.engine.backends.exl import progress
+from switchyard.engine.backends.exl.progress import Progress
 from switchyard.engine.config import ModelConfig
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from switchyard.engine.backends.exl2 import events, results
-from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.backends.exl import results
+from switchyard.engine.backends.exl.detokenizer import Detokenizer
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.loaded import LoadedModel
+from switchyard.engine.backends.exl.occupancy import occupancy
+from switchyard.engine.backends.exl.progress import GENERATOR, Callback, Progress
+from switchyard.engine.backends.exl2 import events
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import read_config
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
-from switchyard.engine.backends.exl2.load.occupancy import occupancy
-from switchyard.engine.backends.exl2.load.progress import GENERATOR, Callback, Progress
 from switchyard.engine.backends.exl2.speculation import make_budget, make_generator
 from switchyard.engine.backends.sampling.forcing import Forcing
 from switchyard.engine.backends.sampling.matcher import Matcher

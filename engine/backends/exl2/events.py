@@ -1,8 +1,8 @@
 """Turns the generator's results into events. Engine thread only."""
 
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.results import PromptComputed, PromptScored, TokenTold
 from switchyard.engine.backends.exl2.job import Exl2Job
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.results import PromptComputed, PromptScored, TokenTold
 from switchyard.engine.errors import (
     BatchFailed,
     DeviceLost,

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.loaded import Passes
+from switchyard.engine.backends.exl.results import JobBroken, Result, of_library
 from switchyard.engine.backends.exl2.held_generator import HeldGenerator
 from switchyard.engine.backends.exl2.job import Exl2Job
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import Passes
-from switchyard.engine.backends.exl2.results import JobBroken, Result, of_library
 from switchyard.engine.backends.exl2.steps import Input, Step
 from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Draw, Drawing, Drawn
 from switchyard.engine.backends.sampling.transfer import upload

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
+from switchyard.engine.backends.exl.results import Result, of_library
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.paging.paging_generator import PagingGenerator
-from switchyard.engine.backends.exl2.results import Result, of_library
 from switchyard.engine.backends.exl2.steps import Step
 from switchyard.engine.backends.sampling.sampler import Sampler
 

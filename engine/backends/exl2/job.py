@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from switchyard.engine.backends.exl2.detokenizer import Detokenizer
+from switchyard.engine.backends.exl.detokenizer import Detokenizer
+from switchyard.engine.backends.exl.results import JobEnd, Result, TokenTold
 from switchyard.engine.backends.exl2.paging.paged_job import PagedJob
-from switchyard.engine.backends.exl2.results import JobEnd, Result, TokenTold
 from switchyard.engine.backends.sampling.draw import check
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job

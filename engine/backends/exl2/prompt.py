@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from exllamav2.generator import ExLlamaV2DynamicJob
 
-from switchyard.engine.backends.exl2.results import (
+from switchyard.engine.backends.exl.results import (
     JobBroken,
     PromptComputed,
     PromptScored,

@@ -8,10 +8,10 @@ import torch
 from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import Passes
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.loaded import Passes
+from switchyard.engine.backends.exl.results import Result
 from switchyard.engine.backends.exl2.prompt import PromptJob
-from switchyard.engine.backends.exl2.results import Result
 from switchyard.engine.schedule.budget import Budget
 
 # Least number of common tokens for a copy, or the whole page: computing fewer with the rest is

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from switchyard.engine.backends.exl2.detokenizer import NoText
+from switchyard.engine.backends.exl.detokenizer import NoText
+from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.backends.exl2.generator import Generator
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
 from switchyard.engine.schedule.budget import Budget

@@ -10,11 +10,11 @@ import torch
 from exllamav3 import Cache, Model
 from exllamav3.cache import CacheLayer_fp16, CacheLayer_quant
 
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.loaded import LoadedModel
+from switchyard.engine.backends.exl.progress import Callback
 from switchyard.engine.backends.exl2.cuda.graphs import capturing, record
 from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
-from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.backends.exl3.cache import Exl3Cache
 from switchyard.engine.backends.exl3.config import Exl3Config
 from switchyard.engine.backends.exl3.layers import Exl3Layers, can_capture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard import engine
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
+from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.messages import ModelInfo
 from tests.engine.exl2.drive import Faults, prompt
 from tests.engine.forced import ending, exl2_backend, run

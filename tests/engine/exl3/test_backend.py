@@ -18,11 +18,11 @@ PAIR = {"negative_prompt": prompt(9, 30), "sampling": Sampling(temperature=0.0, 
 def exl3_backend(path, is_overlapping=False, wrap=None, **config):
     """The backend with all but exllamav3's model and cache."""
     stand_in.install()
+    from switchyard.engine.backends.exl.loaded import LoadedModel
     from switchyard.engine.backends.exl2.backend import Exl2Backend
     from switchyard.engine.backends.exl2.cpu.cache import CpuCache
     from switchyard.engine.backends.exl2.cpu.llama import CpuLlama
     from switchyard.engine.backends.exl2.load.config import read_config as read_exl2
-    from switchyard.engine.backends.exl2.load.loaded import LoadedModel
     from switchyard.engine.backends.exl3.cache import Exl3Cache
     from switchyard.engine.backends.exl3.config import read_config
     from switchyard.engine.backends.exl3.model import Exl3Model

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.engine.backends.exl.faults import explain
 from switchyard.engine.backends.exl2.cuda.products import driver, nvrtc
-from switchyard.engine.backends.exl2.load.faults import explain
 from switchyard.engine.errors import DeviceLost
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")

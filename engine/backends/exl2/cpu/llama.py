@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from exllamav2 import ExLlamaV2Config
 
+from switchyard.engine.backends.exl.progress import Callback
 from switchyard.engine.backends.exl2.cpu.attention import PagedAttention
 from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 from switchyard.engine.backends.exl2.cpu.weights import LayerWeights, Weights, read_weights
 from switchyard.engine.backends.exl2.load.positions import frequencies
-from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.loadable import check_kind
 from switchyard.engine.model.rope import Rope, read_rope

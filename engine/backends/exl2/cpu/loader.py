@@ -2,11 +2,11 @@
 
 from exllamav2 import ExLlamaV2Config
 
+from switchyard.engine.backends.exl.loaded import LoadedModel
+from switchyard.engine.backends.exl.progress import Callback, parts
 from switchyard.engine.backends.exl2.cpu.cache import CpuCache
 from switchyard.engine.backends.exl2.cpu.llama import CpuLlama
 from switchyard.engine.backends.exl2.load.config import read_draft_config
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
-from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.residency import check_host
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from exllamav2 import ExLlamaV2Config
 
+from switchyard.engine.backends.exl.progress import Callback
 from switchyard.engine.backends.exl2.cpu.checkpoint import Checkpoint, open_checkpoint
-from switchyard.engine.backends.exl2.load.progress import Callback
 from switchyard.engine.errors import ModelError
 
 

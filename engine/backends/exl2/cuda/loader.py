@@ -17,6 +17,9 @@ from exllamav2 import (
     attn,
 )
 
+from switchyard.engine.backends.exl.faults import explain
+from switchyard.engine.backends.exl.loaded import LoadedModel
+from switchyard.engine.backends.exl.progress import Callback, parts
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
 from switchyard.engine.backends.exl2.cuda.kept import Kept, multiplying
 from switchyard.engine.backends.exl2.cuda.layers import Exl2Layers
@@ -33,9 +36,6 @@ from switchyard.engine.backends.exl2.load.attention import (
     set_windows,
 )
 from switchyard.engine.backends.exl2.load.config import read_draft_config
-from switchyard.engine.backends.exl2.load.faults import explain
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
-from switchyard.engine.backends.exl2.load.progress import Callback, parts
 from switchyard.engine.config import MIN_GPU_RESERVE, PAGE_SIZE, CacheMode, Lora, ModelConfig
 from switchyard.engine.errors import ModelError, NoRoom, OutOfMemory
 from switchyard.engine.memory.estimate import GIB, Memory

@@ -11,7 +11,7 @@ from exllamav2 import ExLlamaV2, ExLlamaV2Cache_TP
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.tensor_p import TPContext
 
-from switchyard.engine.backends.exl2.load.progress import Callback
+from switchyard.engine.backends.exl.progress import Callback
 from switchyard.engine.errors import ModelError
 
 

@@ -1,1 +1,1 @@
-"""Turns a model directory into a loaded model: configuration, refusals, progress."""
+"""Reads a model directory for exllamav2: configuration, corrections, refusals."""

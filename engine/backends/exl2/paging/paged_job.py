@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from exllamav2.generator.dynamic import _tensor_hash_checksum
 
+from switchyard.engine.backends.exl.results import Result
 from switchyard.engine.backends.exl2.paging.pool import Pool
 from switchyard.engine.backends.exl2.prompt import PromptJob
-from switchyard.engine.backends.exl2.results import Result
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from switchyard.engine.backends.exl2.load.loaded import Passes
+from switchyard.engine.backends.exl.loaded import Passes
+from switchyard.engine.backends.exl.results import JobMoved
 from switchyard.engine.backends.exl2.paging.paged_job import PagedJob
 from switchyard.engine.backends.exl2.paging.pool import Pool
 from switchyard.engine.backends.exl2.prompt_generator import PromptGenerator
-from switchyard.engine.backends.exl2.results import JobMoved
 from switchyard.engine.job import Job
 from switchyard.engine.stats import Work
 

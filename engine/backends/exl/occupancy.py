@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from switchyard.engine.backends.exl2.load.loaded import LoadedModel
+from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.stats import DeviceMemory, Occupancy
 
 

@@ -6,7 +6,7 @@ decodes characters of several tokens wrongly. It chooses between stop strings by
 
 from collections.abc import Mapping, Sequence
 
-from switchyard.engine.backends.exl2.stops import StopSearch, Told
+from switchyard.engine.backends.exl.stops import StopSearch, Told
 from switchyard.engine.job import Job
 from switchyard.engine.model.tokens.decoder import TextDecoder
 

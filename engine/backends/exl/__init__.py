@@ -1,0 +1,1 @@
+"""What every backend of ExLlama models uses: nothing here knows which library computes."""
