@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What CPU do one and a hundred viewers of the page cost, and how long is its first paint?
+"""What CPU do viewers of the page cost, answers on it, and how long is its first paint?
 
     scripts/test-page -k enter   # installs chromium and Playwright
     .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10]
 
 The server has a backend without a model. `viewers`: CPU of its worker's process, less its CPU
-without viewers. `first paint`: of a browser with an empty cache, by its Performance API.
+without viewers. `answers`: CPU of the worker for a token of answers that one page shows at once in
+as many conversations, beside a plain client that reads as many; in turn, twice. `first paint`: of a
+browser with an empty cache, by its Performance API.
 """
 
 import argparse
@@ -17,16 +19,20 @@ import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
+
+import requests
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import header  # noqa: E402
-from tests.faults.conftest import SCRIPTED, worker_of  # noqa: E402
+from tests.faults.conftest import SCRIPTED, open_request, worker_of  # noqa: E402
 from tests.live.conftest import Server  # noqa: E402
 from tests.page.conftest import launch  # noqa: E402
 
+ANSWERS = 5  # a browser opens six connections to a server, and the page needs one
 REQUEST = b"GET /ui/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PAINT = """() => new Promise((resolve) => new PerformanceObserver((list) => {
   for (const entry of list.getEntries())
@@ -61,22 +67,90 @@ def watch(server, number, seconds):
     return share, frames / seconds / max(number, 1)
 
 
-def paints(url, number):
-    """Milliseconds until the first contentful paint."""
-    from playwright.sync_api import sync_playwright
+def cost(server, seconds):
+    """Microseconds of the worker's CPU for a token, and tokens a second."""
 
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        for _ in range(number):
-            context = browser.new_context()
-            page = context.new_page()
-            page.goto(url)
-            yield page.evaluate(PAINT)
-            context.close()
-        browser.close()
+    def tokens():
+        jobs = requests.get(f"{server.url}/v1/requests", timeout=30).json()["data"]
+        assert len(jobs) == ANSWERS, f"{len(jobs)} answers"
+        return sum(job["completion_tokens"] for job in jobs)
+
+    begin, used, before = time.monotonic(), cpu_of(worker_of(server)), tokens()
+    time.sleep(seconds)
+    number = tokens() - before
+    took = cpu_of(worker_of(server)) - used
+    return 1e6 * took / number, number / (time.monotonic() - begin)
+
+
+def read_by_page(server, browser, seconds):
+    page = browser.new_page()
+    page.goto(server.url)
+    for i in range(ANSWERS):
+        page.keyboard.press("Control+Shift+O")
+        page.get_by_role("textbox", name="Message").fill(f"Question {i}")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Stop").first.wait_for()
+    found = cost(server, seconds)
+    page.close()
+    return found
+
+
+def read_by_client(server, seconds):
+    body = {
+        "messages": [{"role": "user", "content": "Question"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    connections = [open_request(server, body, "/v1/chat/completions") for _ in range(ANSWERS)]
+    stops = threading.Event()
+
+    def read(connection):
+        while not stops.is_set() and connection.recv(65536):
+            pass
+
+    threads = [threading.Thread(target=read, args=(one,)) for one in connections]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    found = cost(server, seconds)
+    stops.set()
+    for thread, connection in zip(threads, connections, strict=True):
+        thread.join()
+        connection.close()
+    return found
+
+
+def wait_until_idle(server):
+    while requests.get(f"{server.url}/v1/requests", timeout=30).json()["data"]:
+        time.sleep(0.2)
+
+
+def compare(server, browser, seconds):
+    for _ in range(2):
+        for name, read in (
+            ("a page", lambda: read_by_page(server, browser, seconds)),
+            ("a client", lambda: read_by_client(server, seconds)),
+        ):
+            wait_until_idle(server)
+            taken, rate = read()
+            print(
+                f"{ANSWERS} answers read by {name:8} {taken:6.1f} us a token, {rate:6.0f} tokens/s"
+            )
+
+
+def paints(browser, url, number):
+    """Milliseconds until the first contentful paint."""
+    for _ in range(number):
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(url)
+        yield page.evaluate(PAINT)
+        context.close()
 
 
 def main():
+    from playwright.sync_api import sync_playwright
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,7 +171,11 @@ def main():
             for number in (1, 100):
                 share, rate = watch(server, number, args.seconds)
                 print(f"viewers {number:3d} {share - alone:7.3%} more, {rate:.2f} frames/s each")
-            found = sorted(paints(server.url, args.visits))
+            with sync_playwright() as playwright:
+                browser = launch(playwright)
+                compare(server, browser, args.seconds)
+                found = sorted(paints(browser, server.url, args.visits))
+                browser.close()
         finally:
             server.stop()
     loads = " ".join(f"{load:.1f}" for load in os.getloadavg())

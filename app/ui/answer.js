@@ -4,6 +4,7 @@ import { Refusal } from "./api.js";
 import { strings } from "./strings.js";
 
 const FLUSH = 40; // milliseconds between two times that text is shown
+const MOST = 8192; // characters that are shown at once: more would keep the page from what its visitor does
 
 export class Answer {
   // The message may have content already, which the answer continues.
@@ -12,23 +13,35 @@ export class Answer {
     this.usage = this.timings = this.reason = this.first = null;
     this.begin = performance.now();
     this.before = message.figures?.tokens ?? 0; // of the part that this continues
-    this.waiting = { content: [], reasoning: [] };
+    this.waiting = { content: "", reasoning: "" };
     this.timer = 0;
   }
 
-  add(body) {
+  // Resolves once no more than MOST characters wait to be shown, so that a quick server is read no quicker.
+  async add(body) {
+    this.take(body);
+    for (this.timer ||= setTimeout(() => this.flush(), FLUSH); this.isBehind; ) {
+      this.flush();
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+  }
+
+  get isBehind() {
+    return this.waiting.content.length + this.waiting.reasoning.length > MOST;
+  }
+
+  take(body) {
     if (body.error) throw new Refusal(strings.brokenOff(String(body.error.message)));
     this.usage = body.usage ?? this.usage;
     this.timings = body.timings ?? this.timings;
     for (const choice of body.choices ?? []) {
       const delta = choice.delta ?? {};
-      if (delta.reasoning_content) this.waiting.reasoning.push(delta.reasoning_content);
-      if (delta.content) this.waiting.content.push(delta.content);
+      this.waiting.reasoning += delta.reasoning_content ?? "";
+      this.waiting.content += delta.content ?? "";
       for (const call of delta.tool_calls ?? []) this.addCall(call);
       if (delta.reasoning_content || delta.content || delta.tool_calls) this.first ??= performance.now();
       this.reason = choice.finish_reason ?? this.reason;
     }
-    this.timer ||= setTimeout(() => this.flush(), FLUSH);
   }
 
   addCall(part) {
@@ -37,7 +50,7 @@ export class Answer {
     if (!call) {
       call = { id: part.id, type: "function", function: { name: part.function.name, arguments: "" } };
       calls[part.index] = call;
-      this.flush();
+      this.flush(Infinity);
       this.view.begins(part.index, call);
     }
     const more = part.function?.arguments ?? "";
@@ -45,11 +58,11 @@ export class Answer {
     this.view.calls(part.index, more);
   }
 
-  flush() {
+  flush(most = MOST) {
     clearTimeout(this.timer);
     this.timer = 0;
-    const reasoning = this.waiting.reasoning.splice(0).join("");
-    const content = this.waiting.content.splice(0).join("");
+    const reasoning = this.next("reasoning", most);
+    const content = this.next("content", most);
     if (reasoning) {
       this.view.thinks(reasoning);
       this.message.reasoning = (this.message.reasoning ?? "") + reasoning;
@@ -60,8 +73,15 @@ export class Answer {
     }
   }
 
+  next(kind, most) {
+    const whole = this.waiting[kind];
+    const text = whole.slice(0, most - /[\ud800-\udbff]/.test(whole[most - 1] ?? "")); // no half of a character
+    this.waiting[kind] = this.waiting[kind].slice(text.length);
+    return text;
+  }
+
   end(isStopped) {
-    this.flush();
+    this.flush(Infinity);
     this.view.ends();
     const { usage, timings } = this;
     const seconds = (performance.now() - this.begin) / 1000;

@@ -140,7 +140,7 @@ export class Conversation {
     await places.take(signal).finally(() => wait.remove());
     try {
       answer.begin = performance.now();
-      for await (const event of events(await post("v1/chat/completions", body, signal))) answer.add(event);
+      for await (const event of events(await post("v1/chat/completions", body, signal))) await answer.add(event);
       if (!answer.reason) throw new Refusal(strings.brokenOff(strings.connectionEnded));
     } finally {
       places.giveBack();

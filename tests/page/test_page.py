@@ -1,5 +1,6 @@
 """The server's own page: answers, and what goes wrong, over a model that a test scripts."""
 
+import json
 import re
 import threading
 
@@ -264,6 +265,29 @@ def test_a_server_that_is_gone_is_said_and_the_conversation_kept(visit, page):
     page.unroute("**/ui/status")
     page.locator("#brief").get_by_text("ready").wait_for()
     assert client.models.num_jobs == 0
+
+
+COUNT_TURNS = """() => {
+  self.turns = 0;
+  const turn = () => setTimeout(() => (self.turns++, turn()));
+  turn();
+}"""
+
+
+def test_an_answer_that_comes_at_once_leaves_the_page_time_for_its_visitor(visit, page):
+    visit(ScriptedBackend(says("Here.")))
+    piece = ("word *and* `code` \U0001f600 " * 1000)[:16_384]
+    deltas = [{"index": 0, "delta": {"content": piece}}] * 20
+    deltas.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    body = "".join(f"data: {json.dumps({'choices': [delta]})}\n\n" for delta in deltas)
+    stream = {"content_type": "text/event-stream", "body": f"{body}data: [DONE]\n\n"}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(**stream))
+    page.evaluate(COUNT_TURNS)
+    say(page, "Hi!")
+    complete(page)
+    assert page.evaluate("self.turns") > 2 * 20
+    assert "\ufffd" not in text_of(answer(page))
+    assert text_of(answer(page)).count("\U0001f600") == (piece * 20).count("\U0001f600")
 
 
 @pytest.mark.parametrize(
