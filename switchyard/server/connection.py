@@ -125,7 +125,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.parser = None  # it refers to this connection, as does the body
         self.body = None
 
-    # A request thread
+    # Any thread
 
     def has_left(self) -> bool:
         """Whether the client has reset the connection, so that no answer can arrive. A client that
@@ -134,6 +134,8 @@ class Connection(TConn):  # type: ignore[misc]
         poll = select.poll()
         poll.register(self.sock, 0)  # only errors
         return bool(poll.poll(0))
+
+    # A request thread
 
     def init(self) -> None:
         """Give the head to gunicorn's parser. Raises errors that it answers with 414 or 431."""

@@ -55,7 +55,13 @@ class Worker(ThreadWorker):
         # Connections on the poller, in order of arrival, with their handlers.
         self._waiting: dict[Connection, Callable[[Connection, Any], None]] = {}
         self._next_look = 0.0  # time of the next check of deadlines
-        self._entrance = Entrance(self.enqueue_req, self._turn_away, self.worker_connections // 2)
+        self._entrance = Entrance(
+            self.enqueue_req,
+            self._turn_away,
+            self.worker_connections // 2,
+            Connection.has_left,
+            self._close_later,
+        )
         self._waste = bytearray(65536)
 
     # Main thread
@@ -270,6 +276,9 @@ class Worker(ThreadWorker):
         """Give a request a thread that refuses its body."""
         connection.is_turned_away = True
         self.enqueue_req(connection)
+
+    def _close_later(self, connection: Connection) -> None:
+        self.method_queue.defer(self._close, connection)
 
     def _forget(self, connection: Connection) -> None:
         if connection in self._waiting:

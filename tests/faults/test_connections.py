@@ -24,6 +24,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from switchyard.app.services import KEY
 from switchyard.server import worker as module
 from switchyard.server.body import Body
+from switchyard.server.connection import Connection
 from switchyard.server.threads.entrance import Entrance
 from switchyard.server.threads.request_threads import RequestThreads
 from switchyard.server.threads.thread_pool import RequestPool
@@ -49,7 +50,13 @@ def make_worker():
         worker.cfg, worker._threads = Config(), RequestThreads(NUM_THREADS, 4)
         worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
         worker._waiting, worker._next_look, worker.alive, worker._is_plain = {}, 0.0, True, True
-        worker._entrance = Entrance(lambda one: worker.enqueue_req(one), worker._turn_away, 100)
+        worker._entrance = Entrance(
+            lambda one: worker.enqueue_req(one),
+            worker._turn_away,
+            100,
+            Connection.has_left,
+            worker._close_later,
+        )
         worker._settings = types.SimpleNamespace(send_timeout=1.0, body_timeout=1.0)
         vars(worker).update(attributes)
         workers.append(worker)

@@ -54,8 +54,11 @@ class House:
     """An entrance, and who is inside, was ever let in, or was turned away."""
 
     def __init__(self):
-        self.inside, self.begun, self.away = [], [], []
-        self.entrance = Entrance(self._begin, self.away.append, 100)
+        self.inside, self.begun, self.away, self.forgotten = [], [], [], []
+        self.left = set()  # guests whose clients have left
+        self.entrance = Entrance(
+            self._begin, self.away.append, 100, self.left.__contains__, self.forgotten.append
+        )
 
     def _begin(self, guest):
         self.inside.append(guest)
@@ -82,6 +85,20 @@ def test_requests_begin_in_order_and_a_few_at_a_time(house):
     assert house.begun == [*range(len(house.begun))] and len(house.begun) > 100
     house.entrance.open()
     assert house.begun == [*range(300)]
+
+
+def test_a_request_whose_client_has_left_takes_no_place_and_no_time(house):
+    """Some thousands may come and leave before one that waits has its turn."""
+    for i in range(PLACES):
+        house.entrance.enter(i)
+    house.left |= {*range(100, 5000)}
+    for i in range(100, 5000):
+        house.entrance.enter(i)
+    house.entrance.enter("stays")
+    assert not house.away
+    house.leave(0)
+    assert house.begun[PLACES:] == ["stays"]
+    assert house.forgotten == [*range(100, 5000)]
 
 
 def test_refused_requests_that_come_back_at_once_take_half_of_the_time(house, clock):

@@ -27,13 +27,18 @@ class Entrance(Generic[Guest]):
         begin: Callable[[Guest], None],
         turn_away: Callable[[Guest], None],
         max_waiting: int,
+        has_left: Callable[[Guest], bool],
+        forget: Callable[[Guest], None],
     ) -> None:
         """`begin` gives a request a thread. `turn_away` is called for one that has waited too long,
-        or finds `max_waiting` before it. Both are called on any thread, and must not block.
+        or finds `max_waiting` before it; `forget` for one whose client has left, by `has_left`. All
+        are called on any thread, and must not block.
         """
         self._begin = begin
         self._turn_away = turn_away
         self._max_waiting = max_waiting
+        self._has_left = has_left
+        self._forget = forget
         self._lock = threading.Lock()  # guards the attributes below
         self._inside: dict[Guest, float] = {}  # since when, in order
         self._waiting: dict[Guest, float] = {}  # until when, in order
@@ -51,6 +56,8 @@ class Entrance(Generic[Guest]):
         """Begin the request now, or in its turn."""
         now = time.monotonic()
         with self._lock:
+            if len(self._waiting) >= self._max_waiting:
+                self._next()  # forgets those who have left
             is_full = len(self._waiting) >= self._max_waiting
             if not is_full:
                 self._waiting[guest] = now + PATIENCE
@@ -110,6 +117,18 @@ class Entrance(Generic[Guest]):
         for guest in ready:
             self._begin(guest)
 
+    def _next(self) -> Guest | None:
+        """The first that waits; those before it whose clients have left are forgotten. Under the
+        lock.
+        """
+        while self._waiting:
+            guest = next(iter(self._waiting))
+            if not self._has_left(guest):
+                return guest
+            del self._waiting[guest]
+            self._forget(guest)
+        return None
+
     def _admit(self, now: float) -> list[Guest]:
         """The requests that begin now. Under the lock."""
         while self._rests and self._rests[0] <= now:
@@ -117,10 +136,11 @@ class Entrance(Generic[Guest]):
         num_free = PLACES - len(self._inside) - len(self._rests)
         if self._is_open:
             num_free = len(self._waiting)
-        ready = list(self._waiting)[: max(num_free, 0)]
-        for guest in ready:
+        ready: list[Guest] = []
+        while len(ready) < num_free and (guest := self._next()) is not None:
             del self._waiting[guest]
             self._inside[guest] = now
+            ready.append(guest)
         if self._waiting and self._rests and not self._has_alarm:
             self._has_alarm = True
             engine.ALARMS.set(self._rests[0] - now, self._end_rest)
