@@ -92,7 +92,7 @@ test("five answers have places, the next waits or is given up, and HTTP/2 has ro
 
 // Answers
 
-function answered(...bodies) {
+async function answered(...bodies) {
   const told = [];
   const view = {
     thinks: (text) => told.push(`thinks ${text}`), writes: (text) => told.push(`writes ${text}`),
@@ -101,16 +101,16 @@ function answered(...bodies) {
   };
   const message = { role: "assistant", content: "" };
   const answer = new Answer(message, view);
-  for (const body of bodies) answer.add(body);
+  for (const body of bodies) await answer.add(body);
   answer.end(false);
   return { told, message };
 }
 const delta = (delta, finish_reason = null) => ({ choices: [{ index: 0, delta, finish_reason }] });
 
-test("an answer gathers text, calls and figures, and text stands before the call behind it", () => {
+test("an answer gathers text, calls and figures, and text stands before the call behind it", async () => {
   const usage = { prompt_tokens: 9, completion_tokens: 4, prompt_tokens_details: { cached_tokens: 5 } };
   const first = { index: 0, id: "call_1", function: { name: "look", arguments: "" } };
-  const { told, message } = answered(
+  const { told, message } = await answered(
     delta({ reasoning_content: "Hm" }), delta({ content: "A" }), delta({ content: "B" }), delta({ tool_calls: [first] }),
     delta({ tool_calls: [{ index: 0, function: { arguments: '{"a"' } }] }),
     delta({ tool_calls: [{ index: 0, function: { arguments: ": 1}" } }] }, "length"), delta({}),
@@ -122,7 +122,7 @@ test("an answer gathers text, calls and figures, and text stands before the call
   assert.deepEqual(figures, { tokens: 4, rate: 12.34, prompt: 9, cached: 5, isCut: true });
   assert.equal(note({ ...figures, first: 0.5 }),
     "4 tokens; 12.3 tokens/s; first after 0.50 s; prompt 9, 5 of them cached; cut off at the limit of tokens");
-  assert.match(thrown(() => answered({ error: { message: "no memory" } })), /^The answer was cut off: no memory/);
+  await assert.rejects(answered({ error: { message: "no memory" } }), /The answer was cut off: no memory/);
 });
 
 // Messages
