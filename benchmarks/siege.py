@@ -105,7 +105,9 @@ class Flood:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=max(left, 0.1))
             with contextlib.suppress(OSError, http.client.HTTPException):
                 connection.request("POST", self.path, body, headers)
-                connection.getresponse().read()
+                response = connection.getresponse()
+                while time.monotonic() < deadline and response.read1(65536):
+                    pass
             connection.close()
 
 
