@@ -117,8 +117,11 @@ class Demo:
             "q_scale": raw["q_scale"],
             "q_scale_max": most,
             "q_groups": raw["q_groups"],
-            "q_perm": order.short(),
         }
+        if linear.key.endswith("down_proj"):  # exllamav2 moves the columns of those before it
+            order = torch.arange(len(order))
+        else:
+            linear.q_tensors["q_perm"] = order.short()
         if self._random is not None:
             bias = torch.randn(linear.out_features, generator=self._random) / 4
             linear.has_bias, linear.q_tensors["bias"] = True, bias.half()

@@ -225,12 +225,16 @@ def distinct(several: Sequence[Packed]) -> list[torch.Tensor]:
 
 
 def read(linear: Any) -> Matrix:
-    """A matrix of exllamav2's, whose q_handle exists."""
+    """A matrix of exllamav2's, whose q_handle exists.
+
+    A feed-forward's last one has no order: exllamav2 moved the columns of those before it.
+    """
     tensors = linear.q_tensors
+    natural = torch.arange(linear.in_features, device=tensors["q_weight"].device)
     return Matrix(
         tensors["q_weight"],
         tensors["q_scale"],
         tensors["q_scale_max"],
         read_groups(tensors["q_groups"].tolist(), len(tensors["q_weight"])),
-        tensors["q_perm"].long() & 0xFFFF,
+        tensors["q_perm"].long() & 0xFFFF if "q_perm" in tensors else natural,
     )
