@@ -77,11 +77,14 @@ def test_a_models_logits_are_float32s(make_demo, kernels, is_changed):
 
 
 @torch.inference_mode()
-def test_each_matrix_unpacks_to_exllamav2s_bits(demo, kernels):
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as it is", "biases and orders"])
+def test_each_matrix_unpacks_to_exllamav2s_bits(make_demo, kernels, is_changed):
+    demo = make_demo(is_changed=is_changed)
+    biases = {one.key: one.q_tensors.get("bias") for one in linears(demo)}
     replaced(demo, kernels)
-    for key, linear in demo.model.modules_dict.items():
-        if key in demo.weights:
-            assert torch.equal(linear.get_weight_tensor_dq(), demo.weights[key]), key
+    for one in linears(demo):
+        assert torch.equal(one.get_weight_tensor_dq(), demo.weights[one.key]), one.key
+        assert not is_changed or torch.equal(one.get_bias_tensor(), biases[one.key]), one.key
 
 
 @torch.inference_mode()

@@ -146,6 +146,7 @@ class OwnProducts:
         matrix, bias = read(linear), linear.q_tensors.get("bias")
         ext_c.free_q_matrix(linear.q_handle)
         linear.q_handle = linear.q_tensors = None
+        linear.fp16_bias = bias  # where `get_bias_tensor` looks then
         if matrix.words.nbytes > LARGE:
             matrix = replace(matrix, words=matrix.words.cpu())
         weights = PackedWeights(pack(matrix, columns), bias)
