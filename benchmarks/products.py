@@ -3,9 +3,10 @@
 
     python benchmarks/products.py MODEL_DIR [--streams 1,2,4,8,16,32,64] [--rounds 3]
 
-The same model in one process with exllamav2's products, with ours, and with ours and float16 copies
-of the weights (`unpacked_weights`), in turns. Tokens a second of decoding, from the step in which
-all jobs have a token to the first job's end. Medians of the rounds, and of their ratios.
+The same model in one process with exllamav2's products and with ours, each without and with float16
+copies of the weights (`unpacked_weights`), in turns. Tokens a second of decoding, from the step in
+which all jobs have a token to the first job's end; in the last row, of eight prompts of 7,000
+tokens. Medians of the rounds, and of their ratios.
 """
 
 import argparse
@@ -18,11 +19,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import header  # noqa: E402
-from benchmarks.unpacked import NEW, PROMPT, jobs, rates  # noqa: E402
+from benchmarks.unpacked import LONG, NEW, NUM_LONG, PROMPT, jobs, rates  # noqa: E402
 from switchyard import engine  # noqa: E402
 from switchyard.engine.backends import make_backend  # noqa: E402
 
-WAYS = {"exllamav2": ("exllamav2", "off"), "own": ("auto", "off"), "copies": ("auto", "auto")}
+WAYS = {
+    "exllamav2": ("exllamav2", "off"),
+    "copied": ("exllamav2", "auto"),
+    "own": ("auto", "off"),
+    "own copied": ("auto", "auto"),
+}
 
 
 def opened(args, way, most, gib):
@@ -32,7 +38,7 @@ def opened(args, way, most, gib):
         "name",
         device="cuda",
         max_batch_size=most,
-        cache_tokens=most * 512,
+        cache_tokens=max(most * 512, NUM_LONG * 7168),
         products=products,
         unpacked_weights=gib if unpacked == "auto" else unpacked,
     )
@@ -55,17 +61,18 @@ def main():
     opened_ones = [opened(args, way, max(sizes), "auto") for way in ways]
     vocab_size = opened_ones[0][1].vocab_size
     print("streams " + " ".join(f"{way:>10}" for way in ways) + "   ratios to the first")
-    for size in sizes:
+    rows = [(str(size), (size, PROMPT, NEW), 0) for size in sizes]
+    for name, shape, column in [*rows, ("prompts", (NUM_LONG, LONG, 1), 1)]:
         found = {way: [] for way in ways}
         for round_ in range(args.rounds):
             for way, (backend, _) in zip(ways, opened_ones, strict=True):
-                found[way].append(rates(backend, jobs(size, PROMPT, NEW, vocab_size, round_))[0])
+                found[way].append(rates(backend, jobs(*shape, vocab_size, round_))[column])
         first = found[ways[0]]
         ratios = [
             statistics.median(b / a for a, b in zip(first, found[way], strict=True)) for way in ways
         ]
         print(
-            f"{size:7} "
+            f"{name:>7} "
             + " ".join(f"{statistics.median(found[way]):10.0f}" for way in ways)
             + "   "
             + " ".join(f"{ratio:.2f}" for ratio in ratios),

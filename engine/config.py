@@ -114,9 +114,9 @@ class ModelConfig:
         " `[[models]]` or a `models_dir`, `auto` is `off`.",
     )
     products: Literal["auto", "exllamav2"] = _option(
-        "exllamav2",
-        "The kernels that multiply by an EXL2 model's weights: `exllamav2`'s; or `auto`, our own in"
-        " passes of up to 64 tokens, where the model and the GPU can have them.",
+        "auto",
+        "The kernels that multiply by an EXL2 model's weights: `auto`, our own in passes of up to"
+        " 64 tokens, where the model and the GPU can have them; or `exllamav2`'s.",
     )
     tensor_parallel: bool = _option(
         False, "Split each layer over all GPUs, instead of giving each GPU whole layers."

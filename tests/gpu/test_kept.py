@@ -80,14 +80,15 @@ def test_texts_are_nearly_those_without_copies(serve, quantized, cache_mode):
     usual = texts(serve(quantized, unpacked_weights="off", **config))
     backend = serve(quantized, **config)
     found = backend.occupancy().kept
-    assert found.num_bytes and found.min_tokens <= MANY
+    assert found.num_bytes
     least = {"float16": 40, "Q8": 36, "Q4": 24}[cache_mode]
     assert num_same(usual, texts(backend)) >= least
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64])
 def test_logits_are_nearer_to_float32s_than_without_copies(serve, quantized, rows):
-    backend = serve(quantized, max_batch_size=64, cache_tokens=64 * 256)
+    room = {"max_batch_size": 64, "cache_tokens": 64 * 256}
+    backend = serve(quantized, products="exllamav2", **room)
     kept = backend._loaded.passes._kept
     token_ids = torch.tensor([prompt(i, 8) for i in range(rows)])
     with torch.inference_mode():

@@ -137,18 +137,17 @@ class CapturedPasses:
     def _try_kept(
         self, kept: Kept, pool: Any, width: int, usual: dict[int, float]
     ) -> dict[int, float]:
-        """Records graphs that use kept weights, where they are faster than `usual`. Returns the
-        seconds of the graphs that remain, by size.
+        """Records graphs that use kept weights, where they are faster than `usual`. Prompts of more
+        tokens than that use them in any case. Returns the seconds of the graphs that remain, by
+        size.
         """
         others, kept.min_tokens = dict(self._graphs), 1
         for rows in usual:  # a first use loads kernels, which can't be captured
             self._decode(rows, self._inputs.pages[width][:rows])
         times = self._try(pool, width, [*usual])
-        kept.min_tokens = least_faster(usual, times) or NEVER
+        kept.min_tokens = least_faster(usual, times) or max(usual) + 1
         slower = [rows for rows in usual if rows < kept.min_tokens]
         self._graphs |= {(width, rows): others[width, rows] for rows in slower}
-        if len(slower) == len(usual):
-            self._give_up_kept()
         logger.info("float16 copies serve passes of %d tokens or more", kept.min_tokens)
         return times | {rows: usual[rows] for rows in slower}
 
