@@ -1,0 +1,1 @@
+"""Engines and servers on several machines, which are network namespaces: scripts/test-nodes."""
