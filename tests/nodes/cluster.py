@@ -10,10 +10,10 @@ import requests
 
 from tests.live.conftest import GUNICORN
 from tests.nodes.boxes import SWITCH
-from tests.nodes.engine import PLACES
 from tests.nodes.name_server import NameServer
 
 PORT, SERVER_PORT = 7000, 8000
+PLACES = 8  # of an engine
 SILENCE = 2.0  # seconds
 IGNORED = "the engines stay as they are"
 WAIT = 90.0  # seconds, at most, for what must come

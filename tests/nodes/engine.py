@@ -8,7 +8,6 @@ from switchyard.cli import main
 from switchyard.engine.messages import Chunk, Started
 from tests.scripted import ScriptedBackend, finished
 
-PLACES = 8
 TICK = 0.01  # seconds of a token
 
 
@@ -29,8 +28,10 @@ class NamingBackend(ScriptedBackend):
         return super().iterate()
 
 
+def make_backend(config, *_):
+    return NamingBackend(named, max_active=config.max_batch_size)
+
+
 if __name__ == "__main__":
-    switchyard.engine.models.opening.make_backend = lambda *_: NamingBackend(
-        named, max_active=PLACES
-    )
+    switchyard.engine.models.opening.make_backend = make_backend
     sys.exit(main())

@@ -6,11 +6,12 @@ import io
 import itertools
 import json
 import threading
+import time
 
 from benchmarks.client import Client
 from tests.nodes.engine import text_of
 
-STREAMS = 18  # at a time
+STREAMS = 18  # at a time: two such loads are more than three engines have places for
 TOKENS = 80
 NAMES = 4000  # of jobs: numbers of tokens
 
@@ -18,18 +19,21 @@ NAMES = 4000  # of jobs: numbers of tokens
 class Load(threading.Thread):
     """Begins streams until it is ended, then waits for those that have begun."""
 
-    def __init__(self, url, first):
+    def __init__(self, url, first, num_streams=STREAMS):
         """`first`: number of the first stream, so that those of several loads differ."""
         super().__init__(name=f"load of {url}")
         self.readings = []
+        self.began = 0.0  # by time.perf_counter
         self._client = Client(url, "/v1/completions", timeout=120)
         self._first = first
+        self._num_streams = num_streams
         self._is_over = threading.Event()
         self.start()
 
     def run(self):
         bodies = itertools.takewhile(lambda _: not self._is_over.is_set(), self._bodies())
-        for reading in self._client.post(bodies, STREAMS):
+        self.began = time.perf_counter()
+        for reading in self._client.post(bodies, self._num_streams):
             self.readings.append(reading)
 
     def _bodies(self):
