@@ -179,8 +179,7 @@ class ReplicaLink:
                 return False
             case Stats():
                 replica.count(event)
-                counts, waiting = self._replicas.counts(), self._jobs.num_waiting
-                out.append(together(event.time, counts, waiting, self._began))
+                out.append(self._sum())
             case Zombies():
                 out.append(event)
             case PendingList(serial):
@@ -207,12 +206,18 @@ class ReplicaLink:
                 self._lose(replica, "loading", reason, out)
                 replica.num_restarts += 1
                 replica.rest()
+                out.append(self._sum())
             case Stopped(error):
                 self._end(replica, error, out)
         is_told = self._is_followed or self._replicas.info is not None
         if is_told and not self._is_stopping:
             out.append(self._replicas.states())
         return True
+
+    def _sum(self) -> Stats:
+        """Numbers of all replicas, at this time: clocks of two machines differ."""
+        counts, waiting = self._replicas.counts(), self._jobs.num_waiting
+        return together(time.monotonic(), counts, waiting, self._began)
 
     def _load(self, replica: Replica, info: ModelInfo, out: list[Event]) -> None:
         if reason := self._replicas.refusal(replica, info):
@@ -240,6 +245,7 @@ class ReplicaLink:
         replica.rest()
         if replica.is_leaving:
             self._replicas.remove(replica)
+        out.append(self._sum())
         if self._replicas.are_stopped and (self._is_stopping or not self._is_followed):
             out.append(Stopped(None if self._is_stopping else error))
             self._is_stopping = True  # no replica is restarted

@@ -1,5 +1,6 @@
 """Replicas are lost, hang, are loaded anew: what becomes of their jobs."""
 
+import time
 import types
 from dataclasses import replace
 
@@ -251,6 +252,7 @@ def test_a_cancelled_job_is_not_begun_anew_elsewhere(make_house):
 def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     house = make_house(max_batch_size=1)
     first, second = house.links
+    begin = time.monotonic()
     house.submit(*"abc")
     memory = DeviceMemory("cuda:0", 1, 2, 3, 4)
     first.tell(Stats(1.0, Totals(new_tokens=3), num_active=1, occupancy=Occupancy(1, 2, (memory,))))
@@ -263,18 +265,19 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
         )
     )
     told = house.told(Stats)[-1]
-    assert (told.time, told.totals.new_tokens) == (2.0, 7)
+    assert begin <= told.time <= time.monotonic()  # clocks of two machines differ
+    assert told.totals.new_tokens == 7
     assert (told.num_active, told.num_pending) == (2, 4)
     assert told.occupancy == Occupancy(4, 6, (memory, memory))
     first.tell(Restarting("it was killed"))
-    second.tell(Stats(2.5, Totals(new_tokens=4)))  # while the first loads, which holds nothing
-    told = house.told(Stats)[-1]
-    assert (told.totals.new_tokens, told.num_active, told.occupancy) == (7, 0, Occupancy())
+    told = house.told(Stats)[-1]  # the first loads, and holds nothing
+    assert (told.totals.new_tokens, told.num_active) == (7, 1)
+    assert told.occupancy == Occupancy(3, 4, (memory,))
+    second.tell(Stats(2.5, Totals(new_tokens=4)))
     first.tell(Stats(3.0, Totals(new_tokens=1), began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 8
     first.tell(Restarting("the connection was lost, and it was not"))
     first.tell(Stats(4.0, Totals(new_tokens=3), num_active=1, began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 10
     first.tell(Stopped(DeviceLost("the device is lost")))
-    second.tell(Stats(5.0, Totals(new_tokens=4)))
     assert house.told(Stats)[-1].num_active == 0
