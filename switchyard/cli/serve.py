@@ -49,7 +49,9 @@ def shared_engine(at: str | None, name: str | None, **given: Any) -> None:
         config = _chosen([one.config for one in settings.served()], name)
         places = [at] if at is not None else list(config.at)
         if len(places) != 1 or is_source(places[0]):
-            raise click.UsageError(f"--at: must be one of {', '.join(config.at) or 'your own'}")
+            named = [one for one in config.at if not is_source(one)]
+            choice = f"one of {', '.join(named)}" if named else "unix:PATH or HOST:PORT"
+            raise click.UsageError(f"--at: must be this engine's own address, {choice}")
         from switchyard.server.shared_engine import run
 
         sys.exit(run(own_config(config), places[0], settings))
