@@ -58,7 +58,7 @@ class Process:
 
 
 class Warm:
-    """The Python with the imports. It starts with the first command."""
+    """The Python with the imports. It starts with the first command, if not before."""
 
     def __init__(self):
         self._channel = None
@@ -69,8 +69,7 @@ class Warm:
 
     def run(self, command, directory, environment, output):
         """As subprocess.Popen; `output` is a file for standard output and error."""
-        if self._channel is None:
-            self._start()
+        self.start()
         ours, theirs = os.pipe()
         order = json.dumps([command[2:], str(directory), environment]).encode()
         assert len(order) < MAX_BYTES
@@ -78,7 +77,10 @@ class Warm:
         os.close(theirs)
         return Process(int(os.read(ours, 16)), ours)
 
-    def _start(self):
+    def start(self):
+        """Once; later commands have the namespaces of this moment."""
+        if self._channel is not None:
+            return
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.live.warm"]
         process = subprocess.Popen(command, stdin=theirs, cwd=ROOT)

@@ -68,9 +68,13 @@ class Box:
         resolver.write_text(f"nameserver {SWITCH}\noptions timeout:1 attempts:1\n")
         self.run(f"mount --bind {resolver} /etc/resolv.conf")
 
+    @property
+    def enter(self):
+        """The beginning of a command that runs inside."""
+        return ["nsenter", "--net", "--mount", "--target", str(self._keeper.pid)]
+
     def run(self, command):
-        enter = ["nsenter", "--net", "--mount", "--target", str(self._keeper.pid)]
-        subprocess.run([*enter, *command.split()], check=True)
+        subprocess.run([*self.enter, *command.split()], check=True)
 
     def start(self, port, module, *arguments, **settings):
         """`python -m MODULE …`, with the settings of a server."""

@@ -1,10 +1,7 @@
 """Engines fail, come and go under load, on three boxes. Each token of each stream is checked."""
 
-import os
-
 import pytest
 
-from tests.nodes.boxes import network
 from tests.nodes.cluster import Cluster
 from tests.nodes.load import Load, count
 from tests.nodes.scenarios import SCENARIOS
@@ -13,18 +10,10 @@ pytestmark = pytest.mark.nodes
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory, model_path):
-    directory = tmp_path_factory.mktemp("nodes")
-    try:
-        with network(3, directory) as boxes:
-            one = Cluster(boxes, directory, model_path)
-            yield one
-            statuses = one.close()
-            assert statuses == [0] * 5
-    except PermissionError as refusal:
-        if os.environ.get("SWITCHYARD_NAMESPACES") == "required":
-            raise
-        pytest.skip(f"no network namespaces here: {refusal}")
+def cluster(boxes, tmp_path_factory, model_path):
+    one = Cluster(boxes, tmp_path_factory.mktemp("cluster"), model_path)
+    yield one
+    assert one.close() == [0] * 5
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
