@@ -101,33 +101,19 @@ def test_engines_are_replaced_one_by_one_and_no_answer_is_lost(tmp_path, model_p
     assert set(texts) == {"".join(f"{i} " for i in range(TOKENS))} and len(texts) > 10
 
 
-NAME_SERVER = """
-import socket, struct, sys, threading
+LOOKUPS = """
 from switchyard.engine.links.hosts.members import Members
-records = [1, 2, 3]
-
-def serve():
-    while True:
-        query, client = place.recvfrom(512)
-        end = query.index(b"\\0", 12) + 1
-        [kind] = struct.unpack("!H", query[end:end + 2])
-        found = list(records) if kind == 1 else []
-        answer = b"".join(
-            struct.pack("!HHHIH4B", 0xC00C, 1, 1, 0, 4, 10, 0, 0, one) for one in found
-        )
-        head = query[:2] + struct.pack("!HHHHH", 0x8180, 1, len(found), 0, 0)
-        place.sendto(head + query[12:end + 4] + answer, client)
-
-place = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-place.bind(("127.0.0.9", 53))
-threading.Thread(target=serve, daemon=True).start()
+from tests.nodes.name_server import NameServer
+server = NameServer("127.0.0.9")
+server.records = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 members = Members(["dns:engines.test.:7000"], lambda at: None)
 print(*sorted(members.follow()))
-records.remove(2)
+server.records = ["10.0.0.1", "10.0.0.3"]
 members.follow()
 print(*sorted(members.follow()))
-records.clear()
+server.records = []
 print(members.follow(), members.fault)
+server.close()
 """
 
 
@@ -135,7 +121,7 @@ def test_a_name_server_tells_who_is_there(tmp_path):
     """In a namespace whose resolver is a small server of this test."""
     resolver = tmp_path / "resolv.conf"
     resolver.write_text("nameserver 127.0.0.9\noptions timeout:5\n")
-    bind = f"mount --bind {resolver} /etc/resolv.conf && exec {sys.executable} -c '{NAME_SERVER}'"
+    bind = f"mount --bind {resolver} /etc/resolv.conf && exec {sys.executable} -c '{LOOKUPS}'"
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", bind], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
