@@ -64,7 +64,7 @@ TOPICS = {  # names up to the first dot or bracket
     " stop_sequences stop_sequence stopping_strings stop_token_ids ignore_eos bypass_eos"
     " use_default_badwordsids include_stop_str_in_output stop_on_loop",
     "Answer and streaming": "n best_of stream stream_options return_progress timings"
-    " return_tokens response_fields",
+    " timings_per_token return_tokens response_fields",
     "Logprobs": "logprobs include top_logprobs return_token_ids n_probs return_tokens_as_token_ids",
     "Temperature": "temperature temperature_last dynatemp_low dynatemp_high dynatemp_exponent"
     " dynatemp_range smoothing_factor smoothing_curve",

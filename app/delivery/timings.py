@@ -1,6 +1,8 @@
-"""Times and rates of a request's stages, by llama.cpp's names. Pure."""
+"""Times and rates of a request's stages, by llama.cpp's names. Pure except for the clock."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import (
     Any,
     NotRequired,  # which pydantic needs before Python 3.12
@@ -91,6 +93,67 @@ class WithTimings(Wrapped):
     def _with_timings(self, body: dict[str, Any]) -> dict[str, Any]:
         finished = [self._finished[identifier] for identifier in self._identifiers]
         return {**body, "timings": timings(finished, self._num_jobs)}
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job as this thread has seen it. Times by the monotonic clock."""
+
+    start: float | None = None
+    first: float | None = None  # of the first token
+    new_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class WithRunningTimings(Wrapped):
+    """Adds to each body with new tokens the timings of its choice until then."""
+
+    def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
+        """`lengths`: the tokens of each job's prompt."""
+        super().__init__(render)
+        self._lengths = lengths
+        self._jobs = {identifier: _Running() for identifier in lengths}
+        self._since = time.monotonic()
+
+    def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
+        if not events:
+            yield from self.inner(events)
+        for event in events:
+            bodies = list(self.inner([event]))
+            told = self._note(event)
+            if bodies and told is not None:
+                body, text = bodies[-1]
+                bodies[-1] = {**body, "timings": told}, text
+            yield from bodies
+
+    def text_body(self, identifier: str) -> None:
+        """None, since each body has its own timings."""
+
+    def _note(self, event: engine.JobEvent) -> TimingsBody | None:
+        """The timings of the event's job, if it has new tokens."""
+        job, now = self._jobs[event.identifier], time.monotonic()
+        match event:
+            case engine.Started():
+                job.start = now
+            case engine.PutBack():
+                self._jobs[event.identifier] = _Running()
+            case engine.Prefill():
+                job.cached_tokens = event.cached_tokens
+            case engine.Chunk():
+                job.start = now if job.start is None else job.start
+                job.first = now if job.first is None else job.first
+                job.new_tokens += len(event.token_ids)
+                stages = (job.start - self._since, job.first - job.start, now - job.first)
+                told = engine.Finished(
+                    event.identifier,
+                    "length",
+                    self._lengths[event.identifier],
+                    job.new_tokens,
+                    job.cached_tokens,
+                    timings=engine.Timings(*stages),
+                )
+                return timings([told], 1)
+        return None
 
 
 def _milliseconds(seconds: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from switchyard import engine
 from switchyard.app.delivery.progress import WithProgress
 from switchyard.app.delivery.render import Body, Render, TextBody, Whole
-from switchyard.app.delivery.timings import WithTimings
+from switchyard.app.delivery.timings import WithRunningTimings, WithTimings
 from switchyard.app.errors import describe
 from switchyard.app.parts.choice import Choice
 from switchyard.app.request.generation import Generation
@@ -43,11 +43,20 @@ class ChoicesRender(abc.ABC):
     def whole(self) -> Whole: ...
 
 
-def with_extras(render: ChoicesRender, request: Generation) -> Render:
-    """The render with the timings and the progress that `request` asks for."""
+def with_extras(
+    render: ChoicesRender, request: Generation, prompts: Sequence[Sequence[int]]
+) -> Render:
+    """The render with the timings and the progress that `request` asks for.
+
+    `prompts`: each prompt's tokens.
+    """
     more: Render = render
     identifiers = list(render.choices)
-    if request.timings and not render.tells_timings:
+    is_running = request.timings_per_token and request.stream
+    if is_running:
+        lengths = (len(prompt) for prompt in prompts for _ in range(request.num_jobs))
+        more = WithRunningTimings(more, dict(zip(identifiers, lengths, strict=True)))
+    if (request.timings or is_running) and not render.tells_timings:
         more = WithTimings(more, identifiers, request.num_jobs)
     if request.return_progress:
         more = WithProgress(more, identifiers, render.empty)

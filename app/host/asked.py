@@ -12,6 +12,7 @@ MEANINGLESS = (
     "best_of",
     "echo",
     "timings",
+    "timings_per_token",
     "return_progress",
     "logprobs",
     "top_logprobs",

@@ -112,6 +112,12 @@ class Generation(Constrained, Sampled):
         description="The answer has the time of each stage, see Timings. Refused for streams of"
         " bare text.",
     )
+    timings_per_token: bool = Field(
+        False,
+        description="Each body of the stream with new tokens has the timings of its choice until"
+        " then, and the last one those of the answer. Ignored without `stream`, and the answer"
+        " names it. Refused for bare text.",
+    )
     preset: str | None = Field(
         None,
         description="Name of a preset of the server's configuration: its sampling parameters are"
@@ -161,6 +167,8 @@ class Generation(Constrained, Sampled):
         super().check()
         if self.stream_options is not None and not self.stream:
             neutral.note("stream_options")
+        if self.timings_per_token and not self.stream:
+            neutral.note("timings_per_token")
         if self.return_progress and not self.stream:
             raise BadRequest("return_progress needs stream: true", "return_progress")
 

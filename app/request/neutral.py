@@ -50,7 +50,6 @@ SERVERS: Table = {
     "samplers": ANY,
     "skip_special_tokens": ON,
     "spaces_between_special_tokens": ON,
-    "timings_per_token": (False, True),
     "transforms": ([],),
     "use_beam_search": OFF,
     "usage": ({"include": True}, {"include": False}, {}),
@@ -82,6 +81,9 @@ FRONT_ENDS: Table = {
     "top_n_sigma": (-1, -1.0, 0, 0.0),
     "truncation_length": ANY,
 }
+
+# For routes whose bodies have no place for what llama.cpp's streams tell.
+RUNNING: Table = {"timings_per_token": (False, True)}
 
 # What Ollama's clients, Open WebUI among them, say of how a model is loaded.
 LOADING: Table = {

@@ -12,7 +12,16 @@ from switchyard.app import BadRequest, ClientGone, SettingsError, Switchyard
 
 PROMPT = "def main():"
 MEANINGLESS = (
-    *("stream", "stream_options", "n", "best_of", "echo", "timings", "return_progress"),
+    *(
+        "stream",
+        "stream_options",
+        "n",
+        "best_of",
+        "echo",
+        "timings",
+        "timings_per_token",
+        "return_progress",
+    ),
     *("logprobs", "top_logprobs", "tools"),
 )
 GREEDY = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}

@@ -1,14 +1,16 @@
 """How long a request took for what, on request."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from switchyard import engine
-from switchyard.app.delivery.timings import timings
-from switchyard.engine.messages import Timings
+from switchyard.app.delivery.render import Render
+from switchyard.app.delivery.timings import WithRunningTimings, timings
+from switchyard.engine.messages import Chunk, Prefill, PutBack, Started, Timings
 from tests.app.conftest import frames
-from tests.scripted import ScriptedBackend, finished, job
+from tests.scripted import ScriptedBackend, count, finished, job
 
 pytestmark = pytest.mark.both_ways
 
@@ -120,9 +122,77 @@ def test_the_legacy_routes_tell_them_too(make_client, path):
     assert not any("timings" in other for other in others)
 
 
+@pytest.mark.parametrize("name", ["timings", "timings_per_token"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
-def test_bare_text_has_no_room_for_them(make_client, path):
+def test_bare_text_has_no_room_for_them(make_client, path, name):
     client = make_client(ScriptedBackend())
-    body = {"prompt": "x", "stream": True, "timings": True}
+    body = {"prompt": "x", "stream": True, name: True}
     response = client.post(path, json=body, headers={"Accept": "text/plain"})
-    assert response.status_code == 400 and response.json["error"]["param"] == "timings"
+    assert response.status_code == 400 and response.json["error"]["param"] == name
+
+
+STREAMS = {
+    **{path: {**body, "stream": True} for path, body in PATHS.items()},
+    **TEXTS,
+}
+
+
+@pytest.mark.parameter("timings_per_token")
+@pytest.mark.parametrize("path", STREAMS)
+def test_each_body_with_new_tokens_tells_those_until_then(make_client, path):
+    def script(job):
+        yield Started(job.identifier)
+        yield Prefill(job.identifier, 1, 1, 1)
+        yield from count(replace(job, max_new_tokens=3))
+
+    client = make_client(ScriptedBackend(script))
+    body = {**STREAMS[path], "timings_per_token": True}
+    lines = client.post(path, json=body).text.splitlines()
+    bodies = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    *running, last = [one["timings"] for one in bodies if "timings" in one]
+    assert [one["predicted_n"] for one in running] == [1, 2, 3]
+    assert [one["cache_n"] for one in running] == [1, 1, 1]
+    times = [one["predicted_ms"] for one in running]
+    assert times[0] == 0 and times == sorted(times)
+    assert "timings" in bodies[-1] and last["predicted_n"] == 3
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_choice_has_its_own_until_then(make_client, path):
+    client = make_client(ScriptedBackend())
+    body = {**PATHS[path], "n": 2, "stream": True, "timings_per_token": True}
+    *bodies, last = frames(client.post(path, json=body))
+    for index in (0, 1):
+        own = [
+            one["timings"]
+            for one in bodies
+            if one["choices"][0]["index"] == index and "timings" in one
+        ]
+        assert [one["predicted_n"] for one in own] == [1, 2, 3]
+    assert last["timings"]["predicted_n"] == 6
+
+
+def test_a_job_that_starts_over_counts_anew():
+    """Its prompt, which the cache had, may be there no more."""
+
+    class Bodies(Render):
+        def __call__(self, events):
+            return [({}, "")]
+
+    render = WithRunningTimings(Bodies(), {"a": 8})
+    token = Chunk("a", "x", (1,))
+    events = [Started("a"), Prefill("a", 6, 8, 2), token, PutBack("a"), Started("a"), token]
+    told = [body["timings"] for body, _ in render(events) if "timings" in body]
+    assert [(one["prompt_n"], one["cache_n"], one["predicted_n"]) for one in told] == [
+        (6, 2, 1),
+        (8, 0, 1),
+    ]
+    assert render.text_body("a") is None
+
+
+def test_without_a_stream_there_are_none_until_then(make_client):
+    client = make_client(ScriptedBackend())
+    for path, body in PATHS.items():
+        response = client.post(path, json={**body, "timings_per_token": True})
+        assert response.headers["X-Switchyard-Ignored"] == "timings_per_token"
+        assert "timings" not in response.json

@@ -29,7 +29,7 @@ from switchyard.app.formats.anthropic.tools import (
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
 from switchyard.app.request.names import Called
-from switchyard.app.request.neutral import ANY, Table, but
+from switchyard.app.request.neutral import ANY, RUNNING, Table, but
 from switchyard.app.request.validation import Finite, renaming, validate, without_nulls
 
 
@@ -239,13 +239,15 @@ class MessageRequest(MessagesBody, Generation):
     neutral: ClassVar[Table] = {
         **but(Generation.neutral, "metadata"),
         **MessagesBody.neutral,
+        **RUNNING,
         "container": (),
         "diagnostics": ANY,
         "service_tier": ("auto", "standard_only"),
     }
 
     withheld: ClassVar[frozenset[str]] = frozenset(
-        {"n", "response_format", "return_progress", "stop", "stream_options", "timings", "user"}
+        {"n", "response_format", "return_progress", "stop", "stream_options", "timings"}
+        | {"timings_per_token", "user"}
     )
 
     max_tokens: Tokens = Field(description="Maximum number of new tokens, within the context.")

@@ -17,7 +17,7 @@ from switchyard.app.formats.text.request import (
     called,
 )
 from switchyard.app.request import neutral
-from switchyard.app.request.neutral import OFF, ON, Table, but
+from switchyard.app.request.neutral import OFF, ON, RUNNING, Table, but
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -50,16 +50,18 @@ TEXTGEN_SWITCHES = (
 
 _NEUTRAL: Table = {
     **OtherServers.neutral,
+    **RUNNING,
     "logprobs": OFF,
 }
 USUAL_MAX_TOKENS = 512  # its clients expect a number
 _SETTLED: Table = {"stream": (True, False)}  # by the route
+_OF_STREAMS = frozenset({"return_progress", "timings_per_token"})
 
 
 class Kobold(OtherServers, OneText):
     model_config = called("kobold")
     usual_max_tokens = USUAL_MAX_TOKENS
-    withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
+    withheld: ClassVar[frozenset[str]] = TextRequest.withheld | _OF_STREAMS
     neutral: ClassVar[Table] = but(
         {
             **_NEUTRAL,
@@ -182,6 +184,7 @@ class KoboldStream(Kobold):
     """The request of a route that always streams."""
 
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld
+    neutral: ClassVar[Table] = but(Kobold.neutral, *RUNNING)
 
     stream: bool = True
 
@@ -189,7 +192,7 @@ class KoboldStream(Kobold):
 class Textgen(OtherServers, OneText):
     model_config = called("textgen")
     usual_max_tokens = USUAL_MAX_TOKENS
-    withheld: ClassVar[frozenset[str]] = TextRequest.withheld | {"return_progress"}
+    withheld: ClassVar[frozenset[str]] = TextRequest.withheld | _OF_STREAMS
     neutral: ClassVar[Table] = but(
         {**_NEUTRAL, "auto_max_new_tokens": OFF}, "do_sample", "truncation_length"
     )

@@ -44,10 +44,11 @@ def answer_prompts(request: LlamaCpp | Infill) -> flask.Response:
             has_timings=request.timings,
             fields=request.response_fields,
         )
+        token_ids = [one.token_ids for one in prompts]
         return Prepared(
-            [one.token_ids for one in prompts],
+            token_ids,
             list(choices),
-            with_extras(render.LlamaCppRender(choices, told), request),
+            with_extras(render.LlamaCppRender(choices, told), request, token_ids),
             partial(ended_by, ends=prompts[0].ends),
         )
 

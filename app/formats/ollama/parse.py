@@ -15,7 +15,7 @@ from switchyard.app.formats.text.request import called
 from switchyard.app.request import neutral
 from switchyard.app.request.constraint import ResponseFormat
 from switchyard.app.request.generation import ModelName
-from switchyard.app.request.neutral import Table, but
+from switchyard.app.request.neutral import RUNNING, Table, but
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -31,7 +31,11 @@ _OF_CHATS = (
 
 class OllamaBody(OllamaDefaults, Chat):
     model_config = called("ollama")
-    neutral: ClassVar[Table] = {**but(Chat.neutral, "keep_alive"), "template": ("",)}
+    neutral: ClassVar[Table] = {
+        **but(Chat.neutral, "keep_alive"),
+        **RUNNING,
+        "template": ("",),
+    }
     reasons: ClassVar[dict[str, str]] = {
         **Chat.reasons,
         "images": "this server's models see no images",
@@ -43,7 +47,7 @@ class OllamaBody(OllamaDefaults, Chat):
         "tools": ([],),
     }
     withheld: ClassVar[frozenset[str]] = frozenset(
-        {"n", "max_completion_tokens", "stream_options", "return_progress"}
+        {"n", "max_completion_tokens", "stream_options", "return_progress", "timings_per_token"}
         | {"add_generation_prompt", "continue_final_message", "return_tokens_as_token_ids"}
     )
 

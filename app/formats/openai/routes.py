@@ -70,7 +70,7 @@ def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
     choices = {job: Choice() for job in jobs_of(head.identifier, len(prompts) * request.num_jobs)}
     body = render.CompletionRender(head, request, choices, echoes, _names(request, model))
     fit = partial(ended_by, ends=read[0].ends)
-    return Prepared(prompts, list(choices), with_extras(body, request), fit)
+    return Prepared(prompts, list(choices), with_extras(body, request, prompts), fit)
 
 
 def _read(
@@ -101,7 +101,8 @@ def create_chat_completion() -> flask.Response:
 
     def make_render(prompt: tuple[int, ...], answers: Mapping[str, Answer]) -> Render:
         head = _head(identifier, model, [prompt])
-        return with_extras(ChatRender(head, request, answers, _names(request, model)), request)
+        chat = ChatRender(head, request, answers, _names(request, model))
+        return with_extras(chat, request, [prompt])
 
     return answer_chat(request, identifier, make_render, _framing(request, request.n))
 
@@ -138,8 +139,9 @@ def _framing(request: Scored, num_choices: int) -> Framing | None:
             raise BadRequest("Accept: text/plain has room for one choice only", "n")
         if request.include_usage:
             raise BadRequest(f"{no_room} usage", "stream_options")
-        if request.timings:
-            raise BadRequest(f"{no_room} timings", "timings")
+        for name in ("timings", "timings_per_token"):
+            if getattr(request, name):
+                raise BadRequest(f"{no_room} timings", name)
         if request.return_progress:
             raise BadRequest(f"{no_room} progress", "return_progress")
         if request.asked_logprobs is not None:

@@ -18,7 +18,7 @@ from switchyard.app.formats.responses.tools import (
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import MAX_LOGPROBS, Generation, Tokens
 from switchyard.app.request.names import Called
-from switchyard.app.request.neutral import ANY, OFF, Table, but
+from switchyard.app.request.neutral import ANY, OFF, RUNNING, Table, but
 from switchyard.app.request.validation import TAG, Finite, Object, renaming, validate, without_nulls
 
 
@@ -79,6 +79,7 @@ class ResponsesChat(Chat):
 class ResponseRequest(Generation, HowToThink):
     neutral: ClassVar[Table] = {
         **but(Generation.neutral, "metadata", "prompt_cache_key", "safety_identifier", "store"),
+        **RUNNING,
         "background": OFF,
         "client_metadata": ANY,
         "conversation": (),
@@ -96,6 +97,7 @@ class ResponseRequest(Generation, HowToThink):
 
     withheld: ClassVar[frozenset[str]] = frozenset(
         {"max_tokens", "n", "response_format", "return_progress", "stream_options", "timings"}
+        | {"timings_per_token"}
     )
 
     input: Annotated[

@@ -25,16 +25,17 @@ def answer_text(
     """The response. `framing`: of a stream, else None. Raises BadRequest, and as `answer`."""
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
-    if framing is PLAIN_TEXT and request.timings:
-        raise BadRequest("Accept: text/plain has no room for timings", "timings")
+    for name in ("timings", "timings_per_token"):
+        if framing is PLAIN_TEXT and getattr(request, name):
+            raise BadRequest("Accept: text/plain has no room for timings", name)
     if framing is PLAIN_TEXT and request.return_progress:
         raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
     model = model_of(request.model)
 
     def prepare() -> Prepared:
         choices = {job: Choice() for job in jobs_of(identifier, request.n)}
-        render = with_extras(make_render(choices), request)
         token_ids = [one.token_ids for one in read(request, model)]
+        render = with_extras(make_render(choices), request, token_ids)
         return Prepared(token_ids, list(choices), render)
 
     return answer(request, model, prepare, framing)
