@@ -113,6 +113,7 @@ class WithRunningTimings(Wrapped):
         super().__init__(render)
         self._lengths = lengths
         self._jobs = {identifier: _Running() for identifier in lengths}
+        self._begun: set[str] = set()  # jobs that have had a body
         self._since = time.monotonic()
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
@@ -121,9 +122,13 @@ class WithRunningTimings(Wrapped):
         for event in events:
             bodies = list(self.inner([event]))
             told = self._note(event)
-            if bodies and told is not None:
+            if bodies:
                 body, text = bodies[-1]
-                bodies[-1] = {**body, "timings": told}, text
+                # A chat's first body, its role, has none, as in llama.cpp.
+                is_role = len(bodies) == 1 and not text and event.identifier not in self._begun
+                self._begun.add(event.identifier)
+                if told is not None and not is_role:
+                    bodies[-1] = {**body, "timings": told}, text
             yield from bodies
 
     def text_body(self, identifier: str) -> None:

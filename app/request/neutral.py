@@ -82,7 +82,7 @@ FRONT_ENDS: Table = {
     "truncation_length": ANY,
 }
 
-# For routes whose bodies have no place for what llama.cpp's streams tell.
+# llama.cpp's timings in a stream, for routes whose bodies have no place for them.
 RUNNING: Table = {"timings_per_token": (False, True)}
 
 # What Ollama's clients, Open WebUI among them, say of how a model is loaded.

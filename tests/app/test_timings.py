@@ -177,7 +177,7 @@ def test_a_job_that_starts_over_counts_anew():
 
     class Bodies(Render):
         def __call__(self, events):
-            return [({}, "")]
+            return [({}, "x")]
 
     render = WithRunningTimings(Bodies(), {"a": 8})
     token = Chunk("a", "x", (1,))
@@ -196,3 +196,15 @@ def test_without_a_stream_there_are_none_until_then(make_client):
         response = client.post(path, json={**body, "timings_per_token": True})
         assert response.headers["X-Switchyard-Ignored"] == "timings_per_token"
         assert "timings" not in response.json
+
+
+def test_the_role_of_a_chat_has_none_until_then(make_client):
+    def script(job):
+        yield Chunk(job.identifier, "", (1,))  # bytes that are no character yet
+        yield from count(job)
+
+    client = make_client(ScriptedBackend(script))
+    body = {**PATHS["/v1/chat/completions"], "stream": True, "timings_per_token": True}
+    role, *others = frames(client.post("/v1/chat/completions", json=body))
+    assert role["choices"][0]["delta"]["role"] and "timings" not in role
+    assert [one["timings"]["predicted_n"] for one in others if "timings" in one] == [2, 3, 4, 3]
