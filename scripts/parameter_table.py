@@ -65,7 +65,8 @@ TOPICS = {  # names up to the first dot or bracket
     " use_default_badwordsids include_stop_str_in_output stop_on_loop",
     "Answer and streaming": "n best_of stream stream_options return_progress timings"
     " timings_per_token return_tokens response_fields",
-    "Logprobs": "logprobs include top_logprobs return_token_ids n_probs return_tokens_as_token_ids",
+    "Logprobs": "logprobs include top_logprobs prompt_logprobs return_token_ids n_probs"
+    " return_tokens_as_token_ids",
     "Temperature": "temperature temperature_last dynatemp_low dynatemp_high dynatemp_exponent"
     " dynatemp_range smoothing_factor smoothing_curve",
     "Filters and mirostat": "top_k top_p top_a min_p tfs tfs_z typical_p typical xtc_probability"

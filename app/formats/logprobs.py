@@ -106,6 +106,25 @@ def token_logprobs(
     ]
 
 
+def prompt_logprobs(
+    logprobs: Iterable[engine.TokenLogprob | None], num_top: int, names: TokenNames
+) -> list[dict[str, Any] | None]:
+    """For each token of a prompt, the token and the `num_top` most probable ones, by id."""
+    return [None if one is None else _ranked(one, num_top, names) for one in logprobs]
+
+
+def _ranked(one: engine.TokenLogprob, num_top: int, names: TokenNames) -> dict[str, Any]:
+    ranks = {token_id: i for i, (token_id, _) in enumerate(one.top, 1)}
+    return {
+        str(token_id): {
+            "logprob": _number(logprob),
+            "rank": ranks.get(token_id),
+            "decoded_token": names.name(token_id),
+        }
+        for token_id, logprob in ((one.token_id, one.logprob), *one.top[:num_top])
+    }
+
+
 def _chat_token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:
     piece = names.piece(token_id)
     return {

@@ -16,6 +16,8 @@ MEANINGLESS = (
     "return_progress",
     "logprobs",
     "top_logprobs",
+    "prompt_logprobs",
+    "return_token_ids",
     "tools",
 )
 

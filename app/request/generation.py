@@ -11,7 +11,15 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.request import neutral
 from switchyard.app.request.constraint import Constrained
 from switchyard.app.request.names import Called, all_names_of
-from switchyard.app.request.neutral import FRONT_ENDS, LOADING, NO_TEXT, OPENAI, SERVERS, Table
+from switchyard.app.request.neutral import (
+    FRONT_ENDS,
+    LOADING,
+    NO_TEXT,
+    OPENAI,
+    SCORES,
+    SERVERS,
+    Table,
+)
 from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.stream_options import StreamOptions
 from switchyard.app.request.validation import MAX_SHOWN, without_nulls
@@ -36,7 +44,7 @@ class Generation(Constrained, Sampled):
 
     default_max_tokens: ClassVar[int | None] = None  # whatever the setting of that name says
     usual_max_tokens: ClassVar[int | None] = None  # without that setting
-    neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **FRONT_ENDS, **LOADING}
+    neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **SCORES, **FRONT_ENDS, **LOADING}
     unset: ClassVar[Table] = {"max_tokens": (-1,), "seed": (-1,), **NO_TEXT}
 
     model: ModelName = None
@@ -208,7 +216,7 @@ class Generation(Constrained, Sampled):
         return self.asked_logprobs
 
     @property
-    def prompt_logprobs(self) -> int | None:
+    def num_prompt_logprobs(self) -> int | None:
         """The number of alternatives for each token of the prompt; None: no logprobs of it."""
         return None
 
@@ -271,7 +279,7 @@ class Generation(Constrained, Sampled):
             ignore_eos=self.ignore_eos,
             include_stop=self.include_stop_str_in_output,
             num_logprobs=self.num_logprobs,
-            prompt_logprobs=self.prompt_logprobs,
+            prompt_logprobs=self.num_prompt_logprobs,
             stop_on_loop=self._stops_on_loop(config),
             constraint=self.constraint,
             priority=self.priority,

@@ -42,11 +42,9 @@ SERVERS: Table = {
     "id_slot": ANY,
     "length_penalty": ONE,
     "loop_detect_window": ZERO,
-    "prompt_logprobs": (),
     "prompt_template": ("",),
     "provider": ({},),
     "response_prefix": ("",),
-    "return_token_ids": OFF,
     "samplers": ANY,
     "skip_special_tokens": ON,
     "spaces_between_special_tokens": ON,
@@ -54,6 +52,9 @@ SERVERS: Table = {
     "use_beam_search": OFF,
     "usage": ({"include": True}, {"include": False}, {}),
 }
+
+# What vLLM reports of tokens, for routes whose bodies have no place for it.
+SCORES: Table = {"prompt_logprobs": (), "return_token_ids": OFF}
 
 # Fields of other servers' samplers. SillyTavern and KoboldAI Lite send one set of fields to all
 # servers.

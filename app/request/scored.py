@@ -5,14 +5,23 @@ from typing import ClassVar
 from pydantic import Field
 
 from switchyard.app.exceptions import BadRequest
-from switchyard.app.request.generation import Generation
-from switchyard.app.request.neutral import Table, but
+from switchyard.app.request.generation import MAX_LOGPROBS, Generation
+from switchyard.app.request.neutral import SCORES, Table, but
 
 
 class Scored(Generation):
     """A request whose answer can hold logprobs and tokens."""
 
-    neutral: ClassVar[Table] = but(Generation.neutral, "return_token_ids")
+    neutral: ClassVar[Table] = but(Generation.neutral, *SCORES)
+
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Return `prompt_logprobs`, as vLLM has it: for each token of the prompt its own"
+        " log-probability and this number of most probable tokens in its place. Refused with"
+        " `stream`.",
+    )
 
     return_token_ids: bool = Field(
         False,
@@ -26,8 +35,14 @@ class Scored(Generation):
         " `logprobs`.",
     )
 
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        return self.prompt_logprobs
+
     def check(self) -> None:
         super().check()
+        if self.prompt_logprobs is not None and self.stream:
+            raise BadRequest("prompt_logprobs: a stream has no room for them", "prompt_logprobs")
         if self.return_tokens_as_token_ids and self.asked_logprobs is None:
             raise BadRequest(
                 "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"

@@ -22,7 +22,7 @@ MEANINGLESS = (
         "timings_per_token",
         "return_progress",
     ),
-    *("logprobs", "top_logprobs", "tools"),
+    *("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "tools"),
 )
 GREEDY = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}
 

@@ -92,6 +92,7 @@ VLLM_AND_SGLANG = {
     "regex": "a+",
     "ebnf": 'root ::= "a"',
     "return_token_ids": False,
+    "prompt_logprobs": 1,
 }
 LISTS = {"openwebui": OPEN_WEBUI, "tabbyapi": TABBYAPI, "vllm_sglang": VLLM_AND_SGLANG}
 
@@ -109,6 +110,7 @@ ELSEWHERE = {
     ("/v1/completions", "reasoning_effort"),
     ("/v1/messages", "reasoning_effort"),
     ("/v1/messages", "stop"),
+    ("/v1/messages", "prompt_logprobs"),
 }
 
 

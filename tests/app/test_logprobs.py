@@ -371,3 +371,52 @@ def test_a_number_of_logprobs_that_are_not_asked_for_is_told(make_client):
     response = client.post("/v1/responses", json={"input": "x", "top_logprobs": 2})
     assert response.status_code == 200
     assert response.headers["X-Switchyard-Ignored"] == "top_logprobs"
+
+
+@pytest.mark.parameter("prompt_logprobs", "/v1/completions", "/v1/chat/completions")
+def test_a_prompt_s_tokens_are_told_by_vllms_names(make_client, ids):
+    x, y, a = ids("xya")
+    prompt = [None, scored(y, -7.0, (x, -0.125), (a, -2.0)), scored(a, -2.0, (x, -1.0), (a, -2.0))]
+    backend = saying(("a", [scored(a, -0.25)]), prompt=prompt)
+    client = make_client(backend)
+
+    def told(*tokens):
+        names = ("decoded_token", "logprob", "rank")
+        return {str(i): dict(zip(names, rest, strict=True)) for i, *rest in tokens}
+
+    most, second, own = (x, "x", -0.125, 1), (a, "a", -2.0, 2), (y, "y", -7.0, None)
+    expected = [
+        None,
+        told(own, most, second),
+        told(second, (x, "x", -1.0, 1)),
+    ]
+    request = {"prompt": [x, y, a], "n": 2, "prompt_logprobs": 2, "max_tokens": 1}
+    choices = client.post(COMPLETIONS, json=request).json["choices"]
+    assert [choice["prompt_logprobs"] for choice in choices] == [expected] * 2
+    assert [choice["logprobs"] for choice in choices] == [None] * 2
+    body = client.post(CHAT, json={"messages": HELLO, "prompt_logprobs": 2}).json
+    assert body["prompt_logprobs"] == expected and body["choices"][0]["logprobs"] is None
+    assert {(job.prompt_logprobs, job.num_logprobs) for job in backend.enqueued} == {(2, None)}
+    assert "prompt_logprobs" not in client.post(CHAT, json={"messages": HELLO}).text
+
+
+def test_an_echo_and_prompt_logprobs_each_have_their_own_number(make_client, ids):
+    x, y, a = ids("xya")
+    prompt = [None, scored(y, -7.0, (x, -0.125), (a, -2.0))]
+    backend = saying(("a", [scored(a, -0.25, (a, -0.25))]), prompt=prompt)
+    client = make_client(backend)
+    for echoed, told in ((1, 2), (2, 1), (0, 0)):
+        request = {"prompt": [x, y], "echo": True, "logprobs": echoed, "prompt_logprobs": told}
+        [choice] = client.post(COMPLETIONS, json={**request, "max_tokens": 1}).json["choices"]
+        assert len(choice["logprobs"]["top_logprobs"][1]) == echoed + 1
+        assert len(choice["prompt_logprobs"][1]) == told + 1
+    assert [job.prompt_logprobs for job in backend.enqueued] == [2, 2, 0]
+
+
+@pytest.mark.parametrize("more", [{"stream": True}, {"prompt_logprobs": 21}])
+def test_prompt_logprobs_that_cannot_be_told_are_refused(make_client, more):
+    client = make_client(ScriptedBackend())
+    for url, body in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": HELLO})):
+        response = client.post(url, json={**body, "prompt_logprobs": 1, **more})
+        assert response.status_code == 400
+        assert response.json["error"]["param"] == "prompt_logprobs"

@@ -16,7 +16,7 @@ from switchyard.app.delivery.framing import (
 )
 from switchyard.app.delivery.progress import WithProgress
 from switchyard.app.delivery.render import MARK
-from switchyard.app.delivery.timings import WithTimings
+from switchyard.app.delivery.timings import WithRunningTimings, WithTimings
 from switchyard.app.formats import anthropic, kobold, ollama, plain
 from switchyard.app.formats.anthropic.render import MessageRender
 from switchyard.app.formats.kobold.render import KoboldRender
@@ -49,12 +49,15 @@ def jobs(n=1):
 
 
 def completion(n=1, usage=False, names=None):
-    request = parse.completion({"prompt": "x", "n": n, **asked(usage)})
+    scored = {"logprobs": 0} if names else {}
+    request = parse.completion({"prompt": "x", "n": n, **scored, **asked(usage)})
     return CompletionRender(HEAD, request, jobs(n), [None] * n, names)
 
 
 def chat(usage=False, names=None, **parser):
-    request = parse_chat({"messages": [{"role": "user", "content": "x"}], **asked(usage)})
+    scored = {"logprobs": True} if names else {}
+    messages = [{"role": "user", "content": "x"}]
+    request = parse_chat({"messages": messages, **scored, **asked(usage)})
     return ChatRender(HEAD, request, {"id-1-0": answer(**parser)}, names)
 
 
@@ -154,7 +157,15 @@ def test_a_stream_that_begins_with_something_has_it_once():
 
 @pytest.mark.parametrize(
     "way",
-    ["logprobs", "logprobs of a chat", "tools", "thoughts", "usage so far", "usage of a chat"],
+    [
+        "logprobs",
+        "logprobs of a chat",
+        "timings so far",
+        "tools",
+        "thoughts",
+        "usage so far",
+        "usage of a chat",
+    ],
 )
 def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path):
     names = TokenNames(engine.Tokenizer(engine.ModelDir.read(model_path)), False)
@@ -163,6 +174,8 @@ def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path)
             body = completion(names=names)
         case "logprobs of a chat":
             body = chat(names=names)
+        case "timings so far":
+            body = WithRunningTimings(completion(), {"id-1-0": 3})
         case "tools":
             body = chat(format=GENERIC, tools={"call": "call"})
         case "thoughts":

@@ -21,6 +21,10 @@ OTHERWISE = (
     ('.startswith("b")', '.startswith("")'),
     # OpenAI's first delta has an empty content, llama.cpp's a null.
     ('choice["delta"]["content"] is None', 'not choice["delta"]["content"]'),
+    (
+        'data["choices"][0]["delta"]["content"] is None',
+        'not data["choices"][0]["delta"]["content"]',
+    ),
     ("choice.delta.content is None", "not choice.delta.content"),
     ("['delta'].get('content') is not None", "['delta'].get('content')"),
 )

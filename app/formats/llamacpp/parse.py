@@ -119,7 +119,7 @@ class LlamaCppOptions(OtherServers):
         return self.n_probs or None
 
     @property
-    def prompt_logprobs(self) -> int | None:
+    def num_prompt_logprobs(self) -> int | None:
         return 0 if self.max_tokens == 0 else None  # a job without new tokens must score its prompt
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:

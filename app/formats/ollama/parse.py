@@ -15,7 +15,7 @@ from switchyard.app.formats.text.request import called
 from switchyard.app.request import neutral
 from switchyard.app.request.constraint import ResponseFormat
 from switchyard.app.request.generation import ModelName
-from switchyard.app.request.neutral import RUNNING, Table, but
+from switchyard.app.request.neutral import RUNNING, SCORES, Table, but
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -34,6 +34,7 @@ class OllamaBody(OllamaDefaults, Chat):
     neutral: ClassVar[Table] = {
         **but(Chat.neutral, "keep_alive"),
         **RUNNING,
+        **SCORES,
         "template": ("",),
     }
     reasons: ClassVar[dict[str, str]] = {
@@ -49,6 +50,7 @@ class OllamaBody(OllamaDefaults, Chat):
     withheld: ClassVar[frozenset[str]] = frozenset(
         {"n", "max_completion_tokens", "stream_options", "return_progress", "timings_per_token"}
         | {"add_generation_prompt", "continue_final_message", "return_tokens_as_token_ids"}
+        | SCORES.keys()
     )
 
     messages: list[Message] = Field(default=[])

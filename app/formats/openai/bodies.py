@@ -27,7 +27,19 @@ class CompletionLogprobsBody(TypedDict):
     text_offset: list[int]
 
 
+class PromptLogprob(TypedDict):
+    """`rank`: 1 is the most probable token; null below those that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id
+
+
 class CompletionChoice(TypedDict):
+    prompt_logprobs: NotRequired[PromptLogprobs]
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]  # in a stream, of the choice's first frame
     index: int
@@ -95,6 +107,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatBody(TypedDict):
+    prompt_logprobs: NotRequired[PromptLogprobs]
     prompt_token_ids: NotRequired[list[int]]
     id: str
     object: Literal["chat.completion"]

@@ -19,12 +19,11 @@ class ChatRender(OpenAIRender):
         head: OpenAIHead,
         request: Chat,
         answers: Mapping[str, Answer],
-        names: TokenNames | None,
+        names: TokenNames,
     ) -> None:
-        """`names`: of tokens in logprobs; None without logprobs."""
-        super().__init__(head, request, answers)
+        super().__init__(head, request, answers, names)
         self._answers = list(answers.values())
-        self._names = names
+        self._is_scored = request.asked_logprobs is not None
         self._has_tools = bool(request.offer.tools)
 
     @property
@@ -47,6 +46,7 @@ class ChatRender(OpenAIRender):
         return {
             **start(self._head, "chat.completion"),
             **prompt,
+            **self._of_prompt(self._answers[0]),
             "choices": choices,
             "usage": usage,
         }
@@ -73,7 +73,7 @@ class ChatRender(OpenAIRender):
             yield self._chunk(index, {}, _ending(answer)), ""
 
     def _text_body(self, index: int) -> TextBody | None:
-        if self._names is not None or not self._answers[index].is_plain:
+        if self._is_scored or not self._answers[index].is_plain:
             return None
         return lambda text: self._chunk(index, delta(Text(text)))
 
@@ -84,7 +84,7 @@ class ChatRender(OpenAIRender):
         return {**start(self._head, "chat.completion.chunk"), "choices": [], "usage": usage}
 
     def _show(self, logprobs: Sequence[engine.TokenLogprob]) -> dict[str, Any] | None:
-        return None if self._names is None else chat_logprobs(logprobs, self._names)
+        return chat_logprobs(logprobs, self._names) if self._is_scored else None
 
     def _chunk(
         self,

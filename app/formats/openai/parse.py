@@ -99,11 +99,11 @@ class Completion(Scored):
         return 0 if self.logprobs is None and self.num_jobs > self.n else self.logprobs
 
     @property
-    def prompt_logprobs(self) -> int | None:
-        if not self.echo:
-            return None
+    def num_prompt_logprobs(self) -> int | None:
         # A job without new tokens must score its prompt.
-        return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs
+        least = 0 if self.max_tokens == 0 else None
+        asked = (least, self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((number for number in asked if number is not None), default=None)
 
     @property
     def num_jobs(self) -> int:

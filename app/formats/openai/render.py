@@ -2,14 +2,14 @@
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from switchyard import engine
 from switchyard.app.delivery.render import Body, TextBody
 from switchyard.app.formats.choices import ChoicesRender
-from switchyard.app.formats.logprobs import CompletionLogprobs, TokenNames
+from switchyard.app.formats.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
 from switchyard.app.formats.shapes import ending, usage
 from switchyard.app.parts.choice import Choice, best_of
 from switchyard.app.request.scored import Scored
@@ -45,8 +45,16 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; e
 class OpenAIRender(ChoicesRender):
     """Base of both renders: choices by index, then usage."""
 
-    def __init__(self, head: OpenAIHead, request: Scored, choices: Mapping[str, Choice]) -> None:
+    def __init__(
+        self,
+        head: OpenAIHead,
+        request: Scored,
+        choices: Mapping[str, Choice],
+        names: TokenNames,
+    ) -> None:
+        """`names`: of tokens in logprobs."""
         super().__init__(choices)
+        self._names = names
         self._head = head
         self._request = request
         self._index = {identifier: i for i, identifier in enumerate(choices)}
@@ -72,6 +80,13 @@ class OpenAIRender(ChoicesRender):
     def whole(self) -> dict[str, Any]:
         finished = [c.finished for c in self.choices.values() if c.finished is not None]
         return self._whole(self._usage(finished))
+
+    def _of_prompt(self, choice: Choice) -> dict[str, Any]:
+        """The logprobs of a choice's prompt, if the request asks for them."""
+        if (num_top := self._request.prompt_logprobs) is None:
+            return {}
+        told = prompt_logprobs(choice.prompt_logprobs, num_top, self._names)
+        return {"prompt_logprobs": told}
 
     # Implemented by each render. `index`: of the choice
 
@@ -165,14 +180,13 @@ class CompletionRender(OpenAIRender):
         request: Scored,
         choices: Mapping[str, Choice],
         echoes: Sequence[Echo | None],
-        names: TokenNames | None,
+        names: TokenNames,
     ) -> None:
-        """`echoes`: for each choice of the answer, the prompt that it begins with. `names`: of
-        tokens in logprobs; None without logprobs.
-        """
-        super().__init__(head, request, choices)
+        """`echoes`: for each choice of the answer, the prompt that it begins with."""
+        super().__init__(head, request, choices, names)
         self._echoes = echoes
-        self._logprobs = [CompletionLogprobs(names) for _ in echoes] if names else None
+        is_scored = request.asked_logprobs is not None
+        self._logprobs = [CompletionLogprobs(names) for _ in echoes] if is_scored else None
 
     def empty(self, index: int) -> dict[str, Any]:
         return self._text(index, "")
@@ -208,7 +222,7 @@ class CompletionRender(OpenAIRender):
             body = self._choice(i, text, choice.finished, shown)
             if self._request.return_token_ids:
                 body |= {"token_ids": choice.token_ids, "prompt_token_ids": self._prompt_of(i)}
-            bodies.append(body)
+            bodies.append({**body, **self._of_prompt(choice)})
         return self._body(bodies, usage=usage)
 
     def _prompt(self, index: int) -> str:
@@ -224,13 +238,15 @@ class CompletionRender(OpenAIRender):
         self,
         index: int,
         logprobs: Sequence[engine.TokenLogprob],
-        prompt_logprobs: PromptLogprobs = (),
+        of_prompt: PromptLogprobs = (),
     ) -> dict[str, Any] | None:
         if self._logprobs is None:
             return None
         shown, echo = self._logprobs[index], self._echoes[index]
-        if prompt_logprobs and echo is not None:
-            shown.add_prompt(echo.token_ids, echo.text, prompt_logprobs)
+        if of_prompt and echo is not None:
+            asked = self._request.asked_logprobs
+            cut = [one and replace(one, top=one.top[:asked]) for one in of_prompt]
+            shown.add_prompt(echo.token_ids, echo.text, cut)
         shown.add(logprobs)
         return shown.take()
 

@@ -153,10 +153,8 @@ def _framing(request: Scored, num_choices: int) -> Framing | None:
     return framing
 
 
-def _names(request: Scored, model: engine.Engine) -> TokenNames | None:
-    """The names of tokens in logprobs; None without logprobs."""
-    if request.asked_logprobs is None:
-        return None
+def _names(request: Scored, model: engine.Engine) -> TokenNames:
+    """The names of tokens in logprobs."""
     return TokenNames(model.tokenizer, request.return_tokens_as_token_ids)
 
 

@@ -9,7 +9,7 @@ from switchyard.app.chat.request import Chat
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import OneText
 from switchyard.app.http.body import check_values
-from switchyard.app.request.neutral import RUNNING, Table
+from switchyard.app.request.neutral import RUNNING, SCORES, Table
 from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str
@@ -29,8 +29,8 @@ class SpokenText(OneText):
 
 
 class SpokenChat(Chat):
-    neutral: ClassVar[Table] = {**Chat.neutral, **RUNNING}
-    withheld: ClassVar[frozenset[str]] = Chat.withheld | RUNNING.keys()
+    neutral: ClassVar[Table] = {**Chat.neutral, **RUNNING, **SCORES}
+    withheld: ClassVar[frozenset[str]] = Chat.withheld | RUNNING.keys() | SCORES.keys()
     settled: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_SETTLED,
         "logprobs": (False,),
