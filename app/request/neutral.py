@@ -119,6 +119,7 @@ NO_TEXT: Table = {
     "grammar": ("",),
     "logit_bias": ([],),
     "negative_prompt": ("",),
+    "regex": ("",),
 }
 
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}", re.ASCII)

@@ -193,6 +193,16 @@ class Sampled(Parameters):
         names = {"repeat_last_n", *(n for n, o in cls.other_names().items() if o == own)}
         return {**{n: value for n, value in body.items() if n not in names}, own: 1.0}
 
+    @classmethod
+    def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Leaves out zeros that clients of TabbyAPI send for the rest of DRY while it is off."""
+        is_off = neutral.asks_for_nothing(given.get("dry_multiplier", 0), neutral.ZERO)
+        if is_off and "preset" not in given:
+            rest = ("dry_base", "dry_allowed_length")
+            idle = [n for n in rest if neutral.asks_for_nothing(given.get(n), neutral.ZERO)]
+            given = {name: value for name, value in given.items() if name not in idle}
+        return super().settle(given)
+
     def check(self) -> None:
         super().check()
         self.check_sampling()

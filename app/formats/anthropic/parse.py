@@ -151,7 +151,7 @@ class MessagesBody(HowToThink):
                 "unsupported_parameter",
                 {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
             )
-        return given
+        return super().settle(given)
 
     @field_validator("messages", mode="before")
     @classmethod
