@@ -3,6 +3,7 @@ it, as JSON. Usage: frameworks.py FRAMEWORK BASE_URL
 """
 
 import json
+import re
 import sys
 
 import openai
@@ -86,7 +87,35 @@ def with_instructor():
     )
 
 
+def semantic_kernel():
+    """At its defaults: the server keeps the conversation. The last turn is streamed."""
+    import asyncio
+
+    from semantic_kernel.agents import OpenAIResponsesAgent
+    from semantic_kernel.functions import kernel_function
+
+    class Files:
+        @kernel_function(name="read_file")
+        def read(self, path: str) -> str:
+            return read_file(path)
+
+    async def converse():
+        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+        agent = OpenAIResponsesAgent(ai_model_id="agent", client=client, plugins=[Files()])
+        first = await agent.get_response(ASK)
+        second = await agent.get_response("Say it again.", thread=first.thread)
+        told = [str(first.message), str(second.message), ""]
+        async for piece in agent.invoke_stream("And again.", thread=second.thread):
+            told[-1] += str(piece.message)
+        return told
+
+    words = [re.findall(r"It says (\w+)\.", text) for text in asyncio.run(converse())]
+    [[word]] = {tuple(found) for found in words}
+    return Secret(word=word)
+
+
 RUN = {
+    "semantic-kernel": semantic_kernel,
     "openai-agents": lambda: openai_agents(is_responses=False),
     "openai-agents-responses": lambda: openai_agents(is_responses=True),
     "pydantic-ai": pydantic_ai,

@@ -22,6 +22,7 @@ READERS = {
     '"name": "exec_command"': ("exec_command", {"cmd": f"cat {FILE}"}),
     '"name": "shell_command"': ("shell_command", {"command": f"cat {FILE}"}),
     '"name": "read_file"': ("read_file", {"path": FILE}),
+    '"name": "Files-read_file"': ("Files-read_file", {"path": FILE}),
     '"name": "Read"': ("Read", {"file_path": FILE}),
 }
 

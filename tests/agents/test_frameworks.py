@@ -25,6 +25,7 @@ HERE = ROOT / "tests" / "agents"
         ("pydantic-ai", 2),
         ("langchain", 2),
         ("instructor", 1),
+        ("semantic-kernel", 4),
     ],
 )
 def test_a_framework_gets_a_call_and_then_the_form(server, requests_of, name, num_requests):
@@ -32,7 +33,8 @@ def test_a_framework_gets_a_call_and_then_the_form(server, requests_of, name, nu
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"word": "heliotrope"}
-    route = "/v1/responses" if name.endswith("responses") else "/v1/chat/completions"
+    is_responses = name.endswith("responses") or name == "semantic-kernel"
+    route = "/v1/responses" if is_responses else "/v1/chat/completions"
     assert [line["status"] for line in requests_of(route)] == [200] * num_requests
 
 
