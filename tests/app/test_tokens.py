@@ -65,6 +65,8 @@ def test_what_begins_a_prompt_comes_once_and_if_asked(client, tokenizer):
     assert doubled == [bos, *plain]
     assert post(client, "/tokenize", prompt="x")["tokens"] == [bos, *plain]
     assert post(client, "/tokenize", prompt="x", add_special_tokens=False)["tokens"] == plain
+    spelled = post(client, "/tokenize", prompt="<|im_start|>", add_special_tokens=False)["tokens"]
+    assert spelled == [bos]
 
 
 @pytest.mark.parameter("prompt", "/tokenize")

@@ -21,16 +21,21 @@ TASKS = ("switchyard_facts", "switchyard_stories", "switchyard_sums")
 BOS = 1
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory):
+TOKENIZERS = {  # its own of the model's files, and the server's
+    "huggingface": {"tokenizer_backend": "huggingface", "tokenizer": "models/demo"},
+    "remote": {"tokenizer_backend": "remote"},
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def samples(request, tmp_path_factory):
     """By task, what lm_eval has asked and got."""
     directory = tmp_path_factory.mktemp("lm_eval")
     server = Server(GUNICORN, directory, model=DEMO).wait_until_ready()
     arguments = {
         "model": "demo",
         "base_url": f"{server.url}/v1/completions",
-        "tokenizer_backend": "huggingface",
-        "tokenizer": "models/demo",
+        **TOKENIZERS[request.param],
     }
     command = [sys.executable, "-m", "lm_eval", "--model", "local-completions"]
     command += ["--model_args", ",".join(f"{k}={v}" for k, v in arguments.items())]

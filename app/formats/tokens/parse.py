@@ -37,7 +37,11 @@ class TokenizePrompt(OfModel):
     """The body of vLLM's /tokenize with a text."""
 
     prompt: str = Field(description="The text, as `/v1/completions` reads it.")
-    add_special_tokens: bool = Field(True, description="Whether the model's BOS token comes first.")
+    add_special_tokens: bool = Field(
+        True,
+        description="Whether the model's BOS token comes first. If false, special tokens that the"
+        " text spells out count as such: lm_eval looks up their ids so.",
+    )
     return_token_strs: bool = Field(
         False, description="Also return each token's name in the vocabulary."
     )

@@ -72,7 +72,8 @@ def tokenize() -> flask.Response:
                 pieces = [_piece(tokenizer, i) for i in token_ids] if request.with_pieces else None
                 return json_response({"tokens": pieces or token_ids})
             case parse.TokenizePrompt():
-                token_ids = tokenizer.encode(request.prompt, limit, request.add_special_tokens)
+                adds = request.add_special_tokens
+                token_ids = tokenizer.encode(request.prompt, limit, adds, parse_special=not adds)
             case parse.TokenizeChat():
                 token_ids = services().prompts(model).encode(request, limit)
     names = [tokenizer.token(i) for i in token_ids] if request.return_token_strs else None
