@@ -18,6 +18,8 @@ MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
 # Variables of chat templates that switch thinking: Qwen's, DeepSeek's.
 SWITCHES = frozenset({"enable_thinking", "thinking"})
 HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
@@ -94,7 +96,7 @@ class Chat(Scored, HowToThink):
         True, description="False: thoughts stay in the text, as the model writes them."
     )
     include_reasoning: bool = Field(True, description="False: the answer has no thoughts in it.")
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+    reasoning_effort: Effort | None = Field(
         None,
         description="Passed on to the model's chat template. A template that doesn't use it ignores"
         " it, and the answer names it.",

@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -28,12 +28,16 @@ class NamedSchema(BaseModel):
     schema_: Schema | None = Field(None, alias="schema")
 
 
+Form = Literal["text", "json_object", "json_schema"]
+_FORMS = get_args(Form)
+
+
 class ResponseFormat(BaseModel):
     """OpenAI's `response_format`; the member `schema` is llama.cpp's."""
 
     model_config = Finite
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Form
     json_schema: NamedSchema | None = None
     schema_: Schema | None = Field(None, alias="schema")
 
@@ -51,10 +55,11 @@ class StructuredOutputs(BaseModel):
 
 
 class Constrained(Parameters):
-    response_format: ResponseFormat | None = Field(
+    response_format: Annotated[ResponseFormat | None, Called(others=("format",))] = Field(
         None,
         description="The form of the output: `text`, `json_object`, or `json_schema` with a schema,"
-        " which is always strict.",
+        ' which is always strict. By the name `format` also `"json"` or a schema, as Ollama has'
+        " it.",
     )
     json_schema: Schema | None = Field(
         None,
@@ -90,6 +95,19 @@ class Constrained(Parameters):
         if isinstance(named := given.get("json_schema"), dict):
             given["json_schema"] = without_nulls(named)
         return given
+
+    @classmethod
+    def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """By Ollama's name, which Open WebUI sends to all servers, a form may be as Ollama's."""
+        body = super().translate(body)
+        if "format" not in cls.other_names():
+            return body
+        match body.get("format"):
+            case "json":
+                return {**body, "format": {"type": "json_object"}}
+            case dict(schema) if schema.get("type") not in _FORMS:
+                return {**body, "format": {"type": "json_schema", "schema": schema}}
+        return body
 
     def check(self) -> None:
         super().check()

@@ -120,6 +120,7 @@ NO_TEXT: Table = {
     "logit_bias": ([],),
     "negative_prompt": ("",),
     "regex": ("",),
+    "response_format": ("",),
 }
 
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}", re.ASCII)

@@ -33,3 +33,15 @@ def token_ids(value: Any) -> Any:
     if not all(map(_TOKEN.fullmatch, ids)):
         raise ValueError("must be a list of token ids, or a string of them with commas")
     return list(map(int, ids))
+
+
+def biases(text: str) -> Any:
+    """The object in a text such as `17:-100, 5:1.5`, as users of Open WebUI write it.
+
+    A text of another form stays as it is.
+    """
+    pairs = [pair.split(":") for pair in text[:MAX_JSON].split(",")]
+    try:
+        return {token_id.strip(): float(bias) for token_id, bias in pairs}
+    except ValueError:
+        return text

@@ -209,3 +209,19 @@ def test_what_cannot_be_honoured_is_refused_by_the_clients_name(post, form, para
     status, error = post(**form)
     assert (status, error["param"]) == (400, param)
     assert word in error["message"]
+
+
+@pytest.mark.parametrize("url", ["/v1/completions", "/v1/chat/completions"])
+def test_ollamas_format_is_known_where_response_format_is(make_client, url):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    what = chat if "chat" in url else {"prompt": "x"}
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    for form in ("json", {"type": "json_object"}, schema, ""):
+        assert client.post(url, json={**what, "format": form}).status_code == 200
+    whole, same, own, none = (job.constraint for job in backend.enqueued)
+    assert whole == same != own and None not in (whole, own) and none is None
+    for more in ({"format": 5}, {"format": "json", "response_format": {"type": "text"}}):
+        refused = client.post(url, json={**what, **more})
+        assert refused.status_code == 400 and "format" in refused.json["error"]["param"]

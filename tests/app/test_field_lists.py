@@ -29,6 +29,7 @@ OPEN_WEBUI = {
     **dict.fromkeys(("num_ctx", "num_keep", "num_batch", "num_thread", "num_gpu"), 8),
     **dict.fromkeys(("use_mmap", "use_mlock"), True),
     "keep_alive": "5m",
+    "format": "json",
 }
 # The samplers of TabbyAPI's public documentation, November 2026.
 TABBYAPI = {
@@ -107,6 +108,7 @@ AS_IT_IS = {"token_healing", "template_vars", "return_token_ids"}
 # Which have other names, or no place, on a route.
 ELSEWHERE = {
     ("/v1/messages", "response_format"),  # output_config
+    ("/v1/messages", "format"),
     ("/v1/completions", "reasoning_effort"),
     ("/v1/messages", "reasoning_effort"),
     ("/v1/messages", "stop"),

@@ -80,6 +80,7 @@ def test_a_stream_is_the_whole_in_lines(make_client, path, body):
         ({"tfs_z": 0.5, "presence_penalty": 1}, {"tfs": 0.5, "presence_penalty": 1}),
         ({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2}, {"mirostat": True}),
         ({"frequency_penalty": 1, "logit_bias": None}, {"frequency_penalty": 1}),
+        ({"logit_bias": "7:-100, 5: 1.5"}, {"logit_bias": ((7, -100), (5, 1.5))}),
     ],
     ids=str,
 )
@@ -255,6 +256,20 @@ def test_thinking_is_switched_on_and_off(make_client, with_template, think, swit
     assert whole["message"].get("thinking", "") == thoughts == "Hm." * has_thoughts
     prompt = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
     assert prompt.startswith(f"once {switch}".strip())
+
+
+def test_open_webuis_effort_among_the_options_is_how_to_think(make_client, with_template):
+    backend = ScriptedBackend(says("x"))
+    client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
+    for more, status in (({}, 200), ({"think": "low"}, 200), ({"think": "high"}, 400)):
+        body = {**HELLO, **more, "options": {"reasoning_effort": "low"}, "stream": False}
+        response = client.post(CHAT, json=body)
+        assert response.status_code == status, (more, response.text)
+    decode = client.models.get().tokenizer.decode
+    assert [decode(job.prompt) for job in backend.enqueued] == ["low"] * 2
+    for name, value in (("reasoning_effort", "x"), ("logit_bias", "x"), ("logit_bias", "7:nan")):
+        refused = client.post(CHAT, json={**HELLO, "options": {name: value}})
+        assert refused.json["error"].startswith(f"options.{name}")
 
 
 def test_a_switch_that_the_template_lacks_is_told(make_client):

@@ -5,8 +5,10 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from switchyard import engine
+from switchyard.app.chat.request import Effort
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import called
+from switchyard.app.request import written
 from switchyard.app.request.generation import Generation, Tokens
 from switchyard.app.request.neutral import FRONT_ENDS, LOADING, Table
 from switchyard.app.request.sampling import Sampled
@@ -52,6 +54,15 @@ class Options(OllamaDefaults):
     model_config = ConfigDict(**{**called("ollama"), "json_schema_extra": _bare})
     neutral: ClassVar[Table] = {**FRONT_ENDS, **LOADING}
     withheld: ClassVar[frozenset[str]] = frozenset(Generation.model_fields.keys() - _ASKED)
+
+    # Open WebUI sends both as options.
+    reasoning_effort: Effort | None = None
+
+    @classmethod
+    def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(text := given.get("logit_bias"), str):
+            given = {**given, "logit_bias": written.biases(text)}
+        return super().settle(given)
 
 
 def with_options(request: OllamaDefaults, given: Any) -> Any:

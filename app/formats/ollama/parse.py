@@ -98,6 +98,8 @@ class OllamaBody(OllamaDefaults, Chat):
         super().check()
         if self.think is not None and self.enable_thinking not in (None, bool(self.think)):
             raise BadRequest("think and enable_thinking differ", "think")
+        if isinstance(self.think, str) and self.reasoning_effort not in (None, self.think):
+            raise BadRequest("think and reasoning_effort differ", "think")
 
     @property
     def switched_thinking(self) -> tuple[str, bool] | None:
