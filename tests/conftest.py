@@ -142,11 +142,13 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("hardship"):
                 item.add_marker(pytest.mark.skip(reason="takes minutes: see -m hardship"))
-    for mark in ("agents", "clients", "hosts", "nodes", "page"):
+    for mark in ("agents", "clients", "hosts", "nodes", "open_webui", "page"):
         if config.option.markexpr != mark:
             for item in items:
                 if item.get_closest_marker(mark):
-                    item.add_marker(pytest.mark.skip(reason=f"apart: see scripts/test-{mark}"))
+                    item.add_marker(
+                        pytest.mark.skip(reason=f"apart: see scripts/test-{mark.replace('_', '-')}")
+                    )
     if importlib.util.find_spec("lm_eval") is None:
         for item in items:
             if item.get_closest_marker("lm_eval"):
