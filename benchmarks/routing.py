@@ -4,15 +4,17 @@
     python benchmarks/routing.py engine [--streams 1,16,64,256]
     python benchmarks/routing.py http   [--streams 1,16,64,256]
     python benchmarks/routing.py memory [--requests 10000]
+    python benchmarks/routing.py stored [--requests 40000]
 
 `engine`: the backend has a token for every active job at once; Engine and Stream bring it to a
 thread for each stream. `http`: the backend has a token for every job each 20 ms; gunicorn and its
 sockets bring it to a client in another process. `work`: the engine thread's time between two
 iterations. `lateness`: the delay of an iteration's begin. `memory`: resident size of the server
-over many short requests.
+over many short requests. `stored`: likewise over conversations that the server keeps.
 """
 
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import socket
@@ -21,6 +23,8 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
+import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -36,6 +40,7 @@ from switchyard.engine.stats import Occupancy, Work  # noqa: E402
 MODEL = str(ROOT / "models" / "demo")  # only its tokenizer is used
 MAX_JOBS = 256
 TICK = 0.02  # seconds
+TURNS = 3  # of a stored conversation
 
 
 class TokenBackend:
@@ -160,6 +165,7 @@ def make_app(tick):
     import flask
 
     from switchyard.app import Settings, create_app
+    from switchyard.app.services import services
 
     backend = TokenBackend(tick)
     models = engine.Models([make_engine(backend)])
@@ -176,6 +182,7 @@ def make_app(tick):
             cpu=time.process_time(),
             rss=int(status.partition("VmRSS:")[2].split()[0]) * 1024,
             threads=threading.active_count(),
+            stored=[len(services().stored), services().stored.num_bytes],
         )
 
     models.start()
@@ -213,8 +220,6 @@ class Server:
         raise TimeoutError("the server did not start")
 
     def stats(self):
-        import urllib.request
-
         with urllib.request.urlopen(f"{self.url}/benchmark") as response:
             return json.load(response)
 
@@ -259,11 +264,43 @@ def memory(server, num_requests):
         )
 
 
+def converse(url, num_turns):
+    """Asks for `num_turns` responses, each of which continues the one before."""
+    last = None
+    for _ in range(num_turns):
+        text = uuid.uuid4().hex + " Once upon a time" * 500
+        body = {"input": text, "max_output_tokens": 4, "previous_response_id": last}
+        data = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/v1/responses", data, headers)
+        with urllib.request.urlopen(request) as response:
+            last = json.load(response)["id"]
+    return num_turns
+
+
+def stored(server, num_requests):
+    """Prints the size each tenth of the way. It must stay once the store is full."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for tenth in range(1, 11):
+            begin = time.perf_counter()
+            talks = num_requests // 10 // TURNS
+            list(pool.map(lambda _: converse(server.url, TURNS), range(talks)))
+            seconds, stats = time.perf_counter() - begin, server.stats()
+            turns, size = stats["stored"]
+            told = f"stored  after {tenth * talks * TURNS:6d} responses"
+            print(
+                f"{told} {stats['rss'] / 2**20:6.1f} MiB,"
+                f" {turns:6d} of them kept, {size / 2**20:5.1f} MiB by the store's count;"
+                f" {talks * TURNS / seconds:5.0f} responses/s",
+                flush=True,
+            )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["engine", "http", "memory"])
+    parser.add_argument("what", choices=["engine", "http", "memory", "stored"])
     parser.add_argument("--streams", default="1,16,64,256")
     parser.add_argument("--requests", type=int, default=10_000)
     args = parser.parse_args()
@@ -277,6 +314,8 @@ def main():
     try:
         if args.what == "memory":
             memory(server, args.requests)
+        elif args.what == "stored":
+            stored(server, args.requests)
         else:
             for n in sizes:
                 through_http(server, n, 250)

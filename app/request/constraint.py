@@ -100,9 +100,9 @@ class Constrained(Parameters):
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
         """By Ollama's name, which Open WebUI sends to all servers, a form may be as Ollama's."""
         body = super().translate(body)
-        if "format" not in cls.other_names():
+        if "format" not in body or "format" not in cls.other_names():
             return body
-        match body.get("format"):
+        match body["format"]:
             case "json":
                 return {**body, "format": {"type": "json_object"}}
             case dict(schema) if schema.get("type") not in _FORMS:

@@ -196,11 +196,11 @@ class Sampled(Parameters):
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Leaves out zeros that clients of TabbyAPI send for the rest of DRY while it is off."""
-        is_off = neutral.asks_for_nothing(given.get("dry_multiplier", 0), neutral.ZERO)
-        if is_off and "preset" not in given:
-            rest = ("dry_base", "dry_allowed_length")
-            idle = [n for n in rest if neutral.asks_for_nothing(given.get(n), neutral.ZERO)]
-            given = {name: value for name, value in given.items() if name not in idle}
+        rest = ("dry_base", "dry_allowed_length")
+        zeros = [n for n in rest if neutral.asks_for_nothing(given.get(n), neutral.ZERO)]
+        multiplier = given.get("dry_multiplier", 0)
+        if zeros and "preset" not in given and neutral.asks_for_nothing(multiplier, neutral.ZERO):
+            given = {name: value for name, value in given.items() if name not in zeros}
         return super().settle(given)
 
     def check(self) -> None:

@@ -77,7 +77,7 @@ class Session(requests.Session):
     def __init__(self, url, log):
         super().__init__()
         self._url = url
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300  # at first nothing is compiled
         while not self._is_up():
             assert time.monotonic() < deadline, log()
             time.sleep(0.2)
