@@ -4,7 +4,7 @@
     python benchmarks/routing.py engine [--streams 1,16,64,256]
     python benchmarks/routing.py http   [--streams 1,16,64,256]
     python benchmarks/routing.py memory [--requests 10000]
-    python benchmarks/routing.py stored [--requests 40000]
+    python benchmarks/routing.py stored [--requests 20000]
 
 `engine`: the backend has a token for every active job at once; Engine and Stream bring it to a
 thread for each stream. `http`: the backend has a token for every job each 20 ms; gunicorn and its
