@@ -189,6 +189,7 @@ class JobList:
 @dataclass(frozen=True, slots=True)
 class Started:
     identifier: str
+    queue: float = field(default=0.0, compare=False)  # seconds since the submission
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,10 +97,10 @@ class WithTimings(Wrapped):
 
 @dataclass(slots=True)
 class _Running:
-    """A job as this thread has seen it. Times by the monotonic clock."""
+    """A job as this thread has seen it."""
 
-    start: float | None = None
-    first: float | None = None  # of the first token
+    queue: float = 0.0  # seconds
+    first: float | None = None  # the first token's time, by the monotonic clock
     new_tokens: int = 0
     cached_tokens: int = 0
 
@@ -139,16 +139,16 @@ class WithRunningTimings(Wrapped):
         job, now = self._jobs[event.identifier], time.monotonic()
         match event:
             case engine.Started():
-                job.start = now
+                job.queue = event.queue
             case engine.PutBack():
                 self._jobs[event.identifier] = _Running()
             case engine.Prefill():
                 job.cached_tokens = event.cached_tokens
             case engine.Chunk():
-                job.start = now if job.start is None else job.start
                 job.first = now if job.first is None else job.first
                 job.new_tokens += len(event.token_ids)
-                stages = (job.start - self._since, job.first - job.start, now - job.first)
+                prefill = max(job.first - self._since - job.queue, 0.0)
+                stages = (job.queue, prefill, now - job.first)
                 told = engine.Finished(
                     event.identifier,
                     "length",

@@ -13,6 +13,7 @@ from switchyard.engine.messages import (
     JobEvent,
     Prefill,
     PutBack,
+    Started,
     Timings,
 )
 from switchyard.engine.schedule.counters import Counters
@@ -48,7 +49,7 @@ class Stopwatch:
         self._times[identifier].started = time.monotonic()
 
     def stamp(self, events: Sequence[JobEvent]) -> list[JobEvent]:
-        """The same events; each `Finished` gets its job's timings."""
+        """The same events; each `Started` and `Finished` gets its job's times."""
         now = time.monotonic()
         return [
             event  # nearly always
@@ -65,6 +66,8 @@ class Stopwatch:
             times.is_counted = True
             self._counters.totals.prompt_tokens += times.length
         match event:
+            case Started():
+                return replace(event, queue=_timings(times, now).queue)
             case Chunk():
                 times.first_token = now
                 self._untold.discard(event.identifier)

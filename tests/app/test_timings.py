@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from switchyard import engine
-from switchyard.app.delivery.render import Render
+from switchyard.app.delivery import timings as module
 from switchyard.app.delivery.timings import WithRunningTimings, timings
 from switchyard.engine.messages import Chunk, Prefill, PutBack, Started, Timings
 from tests.app.conftest import frames
@@ -175,19 +177,27 @@ def test_each_choice_has_its_own_until_then(make_client, path):
 def test_a_job_that_starts_over_counts_anew():
     """Its prompt, which the cache had, may be there no more."""
 
-    class Bodies(Render):
-        def __call__(self, events):
-            return [({}, "x")]
-
-    render = WithRunningTimings(Bodies(), {"a": 8})
+    render = WithRunningTimings(Mock(side_effect=lambda _: [({}, "x")]), {"a": 8})
     token = Chunk("a", "x", (1,))
-    events = [Started("a"), Prefill("a", 6, 8, 2), token, PutBack("a"), Started("a"), token]
+    events = [Started("a", 0.5), Prefill("a", 6, 8, 2), token, PutBack("a"), Started("a"), token]
     told = [body["timings"] for body, _ in render(events) if "timings" in body]
     assert [(one["prompt_n"], one["cache_n"], one["predicted_n"]) for one in told] == [
         (6, 2, 1),
         (8, 0, 1),
     ]
     assert render.text_body("a") is None
+
+
+def test_the_time_until_the_first_token_is_of_the_prompt_but_for_the_queue(monkeypatch):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=10.0)
+    monkeypatch.setattr(module, "time", clock)
+    render = WithRunningTimings(Mock(side_effect=lambda _: [({}, "x")]), {"a": 8})
+    told = []
+    for clock.now in (14.0, 16.0):  # the start comes with the first token
+        token = Chunk("a", "x", (1,))
+        told += [b["timings"] for b, _ in render([Started("a", 3.0), token]) if "timings" in b]
+    times = [(one["queue_ms"], one["prompt_ms"], one["predicted_ms"]) for one in told]
+    assert times == [(3000, 1000, 0), (3000, 1000, 2000)]
 
 
 def test_without_a_stream_there_are_none_until_then(make_client):

@@ -47,6 +47,17 @@ def test_a_job_waits_computes_its_prompt_and_decodes(clock):
     assert run(clock, *steps) == Timings(10, 3, 7)
 
 
+def test_the_start_of_a_job_tells_how_long_it_has_waited(clock):
+    stopwatch = Stopwatch(Counters())
+    stopwatch.submit(job("a"), 90.0)
+    for clock.now in (100, 115):  # it was put back meanwhile
+        stopwatch.start("a")
+        clock.now += 5
+        [told] = stopwatch.stamp([Started("a")])
+        assert told.queue == clock.now - 95
+        stopwatch.stamp([PutBack("a")])
+
+
 def test_a_job_that_was_put_back_has_waited_until_its_last_start(clock):
     steps = (100, "start"), (101, PutBack("a")), (105, "start"), (106, TOKEN), (107, END)
     assert run(clock, *steps) == Timings(15, 1, 1)

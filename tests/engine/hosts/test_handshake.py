@@ -224,4 +224,4 @@ def test_another_shape_of_what_crosses_may_be_another_protocol():
     assert (handshake.PROTOCOL, digest) == (5, DIGEST)
 
 
-DIGEST = "992f150f3a56"
+DIGEST = "d9f94dc20fc9"
