@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -124,10 +125,9 @@ class Parameters(BaseModel):
     _said: dict[str, str] = PrivateAttr(default_factory=dict)  # the client's names, by the API's
 
     @classmethod
-    def names_of_fields(cls) -> dict[str, str]:
+    def names_of_fields(cls) -> Mapping[str, str]:
         """The API's names of the fields that a client may give, by field."""
-        fields = cls.model_fields.items()
-        return {name: field.alias or name for name, field in fields if name not in cls.withheld}
+        return _names_of_fields(cls)
 
     @classmethod
     def other_names(cls) -> Mapping[str, str]:
@@ -155,6 +155,12 @@ class Parameters(BaseModel):
 
 
 Request = TypeVar("Request", bound=Parameters)
+
+
+@functools.cache
+def _names_of_fields(kind: type[Parameters]) -> Mapping[str, str]:
+    fields = kind.model_fields.items()
+    return {name: field.alias or name for name, field in fields if name not in kind.withheld}
 
 
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:

@@ -29,7 +29,7 @@ class TextRequest(Generation):
     @property
     def names(self) -> dict[str, str]:
         ours = self.names_of_fields()
-        return ours | {name: ours.get(field, field) for name, field in super().names.items()}
+        return {**ours, **{name: ours.get(field, field) for name, field in super().names.items()}}
 
     @property
     def num_prompts(self) -> int:
