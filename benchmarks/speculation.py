@@ -4,11 +4,12 @@
     python benchmarks/speculation.py [MODEL_DIR] [--draft MODEL_DIR] [--streams 1,8]
 
 Engine only, in turns, each on a backend of its own: without drafts, with n-grams of the text so
-far, and with --draft a draft model. A greedy text likes to repeat itself, which suits n-grams.
-`same`: texts equal to those without drafts.
+far, and with --draft a draft model. Five kinds of text, asked for in ChatML. `same`: texts equal to
+those without drafts.
 """
 
 import argparse
+import itertools
 import pathlib
 import statistics
 import sys
@@ -22,16 +23,40 @@ from switchyard.engine.backends import make_backend  # noqa: E402
 from switchyard.engine.config import ModelConfig  # noqa: E402
 from switchyard.engine.job import Job  # noqa: E402
 from switchyard.engine.messages import Chunk, Failed, Finished  # noqa: E402
+from switchyard.engine.model.model_dir import ModelDir  # noqa: E402
+from switchyard.engine.model.tokenizer import Tokenizer  # noqa: E402
 from switchyard.engine.sampling import Sampling  # noqa: E402
 
-WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+ANIMALS = ["dragon", "fox", "whale", "robot", "crow", "pirate", "ghost", "horse"]
+PROSE = (
+    "The {0} left the harbour before the sun was up. Nobody had seen it come, and nobody saw it go"
+    " but the keeper of the light, who wrote the hour into his book, as he did with every ship. It"
+    " took the northern way, past the rocks, where the water is never still. In the evening it came"
+    " back with {1} stones, one for each house, and a letter that could not be read."
+)
+CODE = """def {0}_total(rows):
+    total = 0
+    for row in rows:
+        if row.kind == "{0}" and row.count > {1}:
+            total += row.count
+        elif row.kind == "other":
+            total -= row.count
+    return total
+"""
+KINDS = {
+    "story": "Tell me a long story about a {0} and {1} children.",
+    "facts": "What is a {0}? Explain it to {1} children, in detail.",
+    "copy": "Repeat this text word for word:\n\n" + PROSE,
+    "code": "Repeat this code, with a comment at its beginning:\n\n```python\n" + CODE + "```",
+    "list": "Write the numbers from {1} to 90, one on each line. No {0}s.",
+}
 GREEDY = Sampling(temperature=0.0)
 
 
-def prompts(backend, number, seed):
-    encode = backend._tokenizer.tokenizer_model.hf_tokenizer.encode
-    texts = [f"Count {' '.join(WORDS[: 3 + i % 7])} and again, {seed + i}:" for i in range(number)]
-    return [tuple(encode(text).ids) for text in texts]
+def prompts(tokenizer, kind, number, seed):
+    asked = [KINDS[kind].format(ANIMALS[i % 8], 3 + i + seed) for i in range(number)]
+    turns = [f"<|im_start|>user\n{one}<|im_end|>\n<|im_start|>assistant\n" for one in asked]
+    return [tokenizer.encode_template(text, 4096) for text in turns]
 
 
 class Way:
@@ -39,6 +64,7 @@ class Way:
 
     def __init__(self, args, **config):
         self._new_tokens = args.new_tokens
+        self._tokenizer = Tokenizer(ModelDir.read(args.model))
         self.backend = make_backend(
             ModelConfig(
                 args.model,
@@ -51,10 +77,10 @@ class Way:
         )
         self.backend.open()
 
-    def run(self, num_streams, seed):
+    def run(self, kind, num_streams, seed):
         """Returns (tokens a second, token ids of each text, draft tokens, accepted ones)."""
         self.backend.reset()
-        work = prompts(self.backend, num_streams, seed)
+        work = prompts(self._tokenizer, kind, num_streams, seed)
         jobs = [
             Job(str(i), ids, self._new_tokens, GREEDY, ignore_eos=True)
             for i, ids in enumerate(work)
@@ -95,12 +121,12 @@ def main():
     if args.draft:
         ways["draft"] = Way(args, draft_model=args.draft)
     for way in ways.values():
-        way.run(1, 0)
-    for n in args.streams:
+        way.run("copy", 1, 0)
+    for n, kind in itertools.product(args.streams, KINDS):
         found = {name: [] for name in ways}
         for seed in range(args.rounds):
             for name, way in ways.items():
-                found[name].append(way.run(n, 100 * seed))
+                found[name].append(way.run(kind, n, seed))
         for name, rounds in found.items():
             plain = found["none"]
             ratios = [a[0] / b[0] for a, b in zip(rounds, plain, strict=True)]
@@ -111,7 +137,8 @@ def main():
             )
             guessed, right = sum(r[2] for r in rounds), sum(r[3] for r in rounds)
             print(
-                f"streams {n:3d}  {name:7}{statistics.median(r[0] for r in rounds):9.1f} tok/s"
+                f"streams {n:3d}  {kind:6} {name:7}"
+                f"{statistics.median(r[0] for r in rounds):9.1f} tok/s"
                 f"  ratio {statistics.median(ratios):5.2f}  accepted {right} of {guessed}"
                 f"  same {same} of {n * args.rounds}",
                 flush=True,

@@ -91,7 +91,8 @@ LAYERS = {
         {"events", "steps"},
         {"held_generator"},
         {"generator"},
-        {"speculation"},
+        {"guessing"},
+        {"make"},
         {"backend", "cpu", "cuda"},
     ],
     "app/formats": [

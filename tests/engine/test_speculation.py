@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from switchyard import engine
+from switchyard.engine.backends.exl2.guessing.guesses import Guesses
 from switchyard.engine.grammar import constraints
 from switchyard.engine.messages import Failed, Finished, Loaded
 from switchyard.engine.model.model_dir import ModelDir
@@ -40,6 +41,12 @@ def noisy(tmp_path_factory):
     }
     save_file(weights, path / "model.safetensors")
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _all_guesses(monkeypatch):
+    """Guess whether it pays or not: what pays depends on time."""
+    monkeypatch.setattr(Guesses, "number", lambda self, rates: self.most if any(rates) else 0)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +214,7 @@ def test_a_pair_beside_others_suspends_guessing(expected, guessing):
 
 
 def test_a_draft_model_keeps_up_while_guessing_is_suspended():
-    """With itself for a draft model, both caches must hold the same."""
+    """With itself for a draft model, both caches must hold the same, but for the pair's tokens."""
     backend = exl2_backend(DEMO, max_batch_size=8, draft_model=DEMO)
     backend.open()
     prompts = [conversation(text) for text in QUESTIONS]
@@ -219,6 +226,8 @@ def test_a_draft_model_keeps_up_while_guessing_is_suspended():
     run(backend, long, pair, scored)
     generator, num_tokens = backend._generator, 0
     for page in generator.all_pages:
+        if any(page.sequence[0, : len(ids)].tolist() == [*ids] for ids in prompts[:2]):
+            continue
         tokens = slice(page.page_index * 256, page.page_index * 256 + page.kv_position)
         num_tokens += page.kv_position
         for ours, drafts in zip(generator.cache.states, generator.draft_cache.states, strict=True):
@@ -254,7 +263,7 @@ def test_a_step_that_fails_is_tried_again(noisy, expected):
 
     backend = exl2_backend(DEMO, wrap=wrap, max_batch_size=8, ngram_draft=True)
     backend.open()
-    failures = iter([False] * 9 + [True] + [False] * 7 + [True])
+    failures = iter([False] * 3 + [True] + [False] * 2 + [True])
     jobs = text_jobs()
     assert texts(backend, jobs) == expected(*jobs)
     assert next(failures, None) is None

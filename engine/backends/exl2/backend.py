@@ -17,7 +17,7 @@ from switchyard.engine.backends.exl.progress import GENERATOR, Callback, Progres
 from switchyard.engine.backends.exl2 import events
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.load.config import read_config
-from switchyard.engine.backends.exl2.speculation import make_budget, make_generator
+from switchyard.engine.backends.exl2.make import make_budget, make_generator
 from switchyard.engine.backends.sampling.forcing import Forcing
 from switchyard.engine.backends.sampling.matcher import Matcher
 from switchyard.engine.backends.sampling.rules import Rule
@@ -260,8 +260,7 @@ class Exl2Backend:
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)
-        text, num_drafts = self._detokenizer(job), self._generator.num_draft_tokens
-        return Exl2Job(job, stops, sampler, text, num_drafts, ends)
+        return Exl2Job(job, stops, sampler, self._detokenizer(job), ends)
 
     def _release(self, identifier: str) -> Exl2Job | None:
         """Returns the job, if it exists."""

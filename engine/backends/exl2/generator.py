@@ -28,7 +28,7 @@ class Generator(HeldGenerator):
     If the device works asynchronously, the next pass is launched before the host handles a step's
     tokens, and usually before it knows them. A job that turns out to have ended wastes a row of
     that pass. A job whose rules aren't ready keeps its logits, and is in no pass until its token is
-    drawn. Speculation, and the mode without pages, use the library's step.
+    drawn. The mode without pages uses the library's step.
     """
 
     def __init__(
@@ -43,9 +43,8 @@ class Generator(HeldGenerator):
         super().__init__(device, passes, work, **settings)
         if passes is not None:
             passes.capture(vocab_size)
-        self._is_plain = self.paged and not self.num_draft_tokens
         # The library's own step returns logits on the host.
-        draws_on = device if self._is_plain else torch.device("cpu")
+        draws_on = device if self.paged else torch.device("cpu")
         few = None if passes is None else passes.draw
         self.draw = Draw(vocab_size, draws_on, self.model.config.vocab_size, few)
         self._step: Step | None = None  # launched; its tokens are not drawn yet
@@ -56,7 +55,7 @@ class Generator(HeldGenerator):
 
     def iterate(self) -> list[Result]:
         self.budget.begin(self.most_prompt_tokens())
-        if not self._is_plain:
+        if not self.paged:
             drawn = self.draw_held()
             self.make_way()
             num_rows = sum(len(job.sequences) for job in self.decoding())
@@ -106,19 +105,31 @@ class Generator(HeldGenerator):
         self._prefill(results)
         step, self._step = self._step, None
         if step is None or not any(job.is_active for job in step.jobs):
+            if self._guess(results):
+                return results
             ready = self.with_pages(self.decoding(), 1)
             step = self._launch([Input(job, job.last_id(), 0) for job in ready])
         step = self.hold(step)
         if step is None:
             return results
         drawing = self._start_draw(step)
-        if self.is_overlapping and drawing is not None:
+        looks_ahead = self._looks_ahead
+        if looks_ahead and drawing is not None:
             self._step = self._launch_behind(step, drawing.token_ids)
         drawn = self._draw_one_by_one(step.jobs) if drawing is None else drawing.take()
-        if self.is_overlapping and self._step is None:
+        if looks_ahead and self._step is None:
             self._step = self._launch_ahead(step, drawn.token_ids)
         self._receive(step, drawn, results)
         return results
+
+    @property
+    def _looks_ahead(self) -> bool:
+        """Whether the next pass is launched before the host handles this step's tokens."""
+        return self.is_overlapping
+
+    def _guess(self, results: list[Result]) -> bool:
+        """Take a step that guesses, if that pays. Returns whether it did."""
+        return False
 
     def _start_draw(self, step: Step) -> Drawing | None:
         """None if one of the jobs fails; then they are drawn one by one."""

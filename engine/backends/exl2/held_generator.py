@@ -89,13 +89,10 @@ class HeldGenerator(PagingGenerator):
 
     @torch.inference_mode()
     def make_way(self) -> None:
-        """Before `iterate_by_library`: return a parked job, and have pages for all guesses."""
+        """Before `iterate_by_library`: return a parked job."""
         self.start_returning()
         for job in self.active_jobs:
             job.is_short = False
-        if self.paged:
-            # The library looks at the page after the last token that it may accept.
-            self.with_pages(self.decoding(), self.num_draft_tokens + 2)
 
     def wait_for(self, sampler: Sampler) -> None:
         """Wait for a job's rules, while the step's patience lasts."""

@@ -32,13 +32,10 @@ class Exl2Job(PagedJob):
         stop_token_ids: Sequence[int],
         sampler: Sampler,
         detokenizer: Detokenizer,
-        num_draft_tokens: int = 0,
         end_token_ids: Iterable[int] = (),
     ) -> None:
-        """`end_token_ids`: those of `stop_token_ids` that count in spans, too. The library ends a
-        job `num_draft_tokens` tokens early.
-        """
-        super().__init__(job, stop_token_ids, sampler, num_draft_tokens)
+        """`end_token_ids`: those of `stop_token_ids` that count in spans, too."""
+        super().__init__(job, stop_token_ids, sampler)
         self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
         self.held_at = 0.0  # since when, by the monotonic clock
@@ -93,7 +90,7 @@ class Exl2Job(PagedJob):
         results.append(result)
         return result.end is not None
 
-    # Decoding, by the library's generator: for speculation, or without pages
+    # Decoding, by the library's generator: without pages
 
     def is_prefill_done(self) -> bool:
         """Whether the generator may decode."""

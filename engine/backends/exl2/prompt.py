@@ -18,6 +18,8 @@ from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
 from switchyard.engine.messages import TokenLogprob
 
+NONE = 2**31  # no token has this place
+
 
 class _Beginning:
     """The first `length` tokens of a sequence's ids."""
@@ -38,16 +40,14 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         job: Job,
         stop_token_ids: Sequence[int],
         sampler: Sampler,
-        num_drafts: int,
     ) -> None:
-        """`num_drafts`: tokens that a step may guess."""
         self.job = job
         self.sampler = sampler
         self.error: BaseException | None = None
         prompts = [job.prompt, job.negative_prompt][: job.num_sequences]
         super().__init__(
             input_ids=[torch.tensor([prompt], dtype=torch.long) for prompt in prompts],
-            max_new_tokens=job.max_new_tokens + num_drafts,
+            max_new_tokens=job.max_new_tokens,
             stop_conditions=list(stop_token_ids),
             identifier=job.identifier,
         )
@@ -57,7 +57,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
         self.is_scored = job.prompt_logprobs is None  # or after its prompt's logprobs
         self.num_next = 0
-        self.num_drafts = num_drafts
+        self.draft_start = NONE  # the first token that a common pass has computed
         self._num_told = 0  # tokens whose computation was reported
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
@@ -188,6 +188,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         end = self.start + self.num_next
         for i in range(self.start // size, min(end // size + 1, len(pages))):
             pages[i].prev_hash = pages[i - 1].phash if i else None
+        self.draft_start = min(self.draft_start, self.start)
         self._note_computed(sequence, end)
         self._tell_progress(results)
         self._begin_if_done()

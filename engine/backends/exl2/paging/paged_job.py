@@ -8,7 +8,7 @@ from exllamav2.generator.dynamic import _tensor_hash_checksum
 
 from switchyard.engine.backends.exl.results import Result
 from switchyard.engine.backends.exl2.paging.pool import Pool
-from switchyard.engine.backends.exl2.prompt import PromptJob
+from switchyard.engine.backends.exl2.prompt import NONE, PromptJob
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class PagedJob(PromptJob):
         self._first = 0  # tokens that it had at its last return
         self._num_retries = 0  # since it began to return
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
+        self.drafted = [0]  # of each sequence: tokens that a draft model has computed
         self._num_until_border = 0  # tokens until the current page is full
 
     @property
@@ -71,7 +72,7 @@ class PagedJob(PromptJob):
     def _num_ahead(self) -> int:
         """New tokens for which it takes pages at a start."""
         left = self.job.max_new_tokens - self.num_sampled
-        return min(MIN_RUN if self.num_parked else 1, left) + self.num_drafts
+        return min(MIN_RUN if self.num_parked else 1, left)
 
     def position(self, sequence: int = 0) -> int:
         """Position of the newest token of a sequence."""
@@ -84,6 +85,18 @@ class PagedJob(PromptJob):
             return self._unnoted[-1]
         ids = self.sequences[sequence].sequence_ids
         return int(ids.torch_slice(len(ids) - 1, None).item())
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the first sequence."""
+        return self.position() + 1
+
+    def token_ids(self, start: int, stop: int, sequence: int = 0) -> list[int]:
+        ids = self.sequences[sequence].sequence_ids
+        found: list[int] = []
+        if start < len(ids):
+            found = ids.torch_slice(start, min(stop, len(ids)))[0].tolist()
+        return found + self._unnoted[max(start - len(ids), 0) : max(stop - len(ids), 0)]
 
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         most, self.max_new_tokens = self.max_new_tokens, self._num_ahead
@@ -126,6 +139,7 @@ class PagedJob(PromptJob):
         self._num_retries = 0
         self._first = self.num_sampled
         self.is_decoding = self.is_short = False
+        self.draft_start = NONE
         for sequence in self.sequences:
             sequence.kv_position = 0
             sequence.prefill_complete = False
@@ -170,6 +184,7 @@ class PagedJob(PromptJob):
 
     def begin_decoding(self) -> None:
         self._find_border()
+        self.drafted = [min(s.kv_position, self.draft_start) for s in self.sequences]
 
     def _find_border(self) -> None:
         """Set the number of tokens until the current page is full."""

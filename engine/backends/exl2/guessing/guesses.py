@@ -1,0 +1,73 @@
+"""How many tokens a step guesses: as many as pay, by measured steps. Pure."""
+
+from collections.abc import Sequence
+
+WEIGHT = 0.2  # of a measured step in the means
+MARGIN = 1.03  # what guesses must gain
+LIKELY = 0.3  # a job whose guesses are right as often may be worth a try
+FIRST, LONGEST = 64, 1024  # steps without guesses before a try
+RENEWED = 64  # steps with guesses before one without, which measures
+
+
+class Guesses:
+    """Compares tokens a second with and without guesses, by the number of jobs.
+
+    A step without guesses takes `plain` seconds; each token guessed for a job makes it longer, by
+    about as much each. Both are measured. If guesses do not pay they are tried again after some
+    steps, each time after twice as many.
+    """
+
+    def __init__(self, most: int) -> None:
+        """`most`: tokens guessed for a job in a step."""
+        self.most = most
+        self._plain: dict[int, float] = {}  # seconds, by number of jobs
+        # Seconds for each token guessed for all jobs. None after the first step, which may compile.
+        self._more: dict[int, float | None] = {}
+        self._num_plain = 0  # steps since the last with guesses
+        self._num_guessed = 0  # steps since the last without
+        self._pause = FIRST
+
+    def number(self, rates: Sequence[float]) -> int:
+        """Tokens to guess in the next step, 0 to `most`. `rates`: of each job, how often a guess is
+        right, 0 to 1; 0 without a guess.
+        """
+        size = len(rates).bit_length()
+        if max(rates, default=0.0) <= 0 or size not in self._plain:
+            return 0
+        if self._num_guessed >= RENEWED:
+            return 0
+        number = self._best(rates, self._plain[size], self._more.get(size) or 0.0)
+        if not number and max(rates) >= LIKELY and self._num_plain >= self._pause:
+            return self.most
+        return number
+
+    def _best(self, rates: Sequence[float], plain: float, more: float) -> int:
+        best, found = len(rates) / plain * MARGIN, 0
+        tokens, likely = float(len(rates)), [1.0] * len(rates)
+        for number in range(1, self.most + 1):
+            likely = [a * b for a, b in zip(likely, rates, strict=True)]
+            tokens += sum(likely)
+            speed = tokens / (plain + number * more)
+            if speed > best:
+                best, found = speed, number
+        return found
+
+    def note(self, num_jobs: int, number: int, seconds: float) -> None:
+        """A step of `num_jobs` jobs has taken `seconds`, with `number` guessed tokens for each."""
+        size = num_jobs.bit_length()
+        if not number:
+            self._num_plain += 1
+            self._num_guessed = 0
+            old = self._plain.get(size, seconds)
+            self._plain[size] = old + WEIGHT * (seconds - old)
+            return
+        was_tried = self._num_plain >= self._pause
+        self._pause = min(2 * self._pause, LONGEST) if was_tried else FIRST
+        self._num_plain = 0
+        self._num_guessed += 1
+        if size not in self._more:
+            self._more[size] = None
+            return
+        more = max(seconds - self._plain.get(size, seconds), 0.0) / number
+        before = self._more[size]
+        self._more[size] = more if before is None else before + WEIGHT * (more - before)
