@@ -95,6 +95,7 @@ export class Store {
     return new Promise((resolve, reject) => {
       const transaction = this.database.transaction(TABLE, mode);
       const request = act(transaction.objectStore(TABLE));
+      transaction.commit(); // else a browser drops what a page has just written as it is left or reloaded
       transaction.oncomplete = () => resolve(request.result);
       transaction.onabort = () => reject(transaction.error ?? request.error);
       transaction.onerror = () => reject(request.error ?? transaction.error);

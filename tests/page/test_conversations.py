@@ -70,6 +70,18 @@ def test_conversations_are_found_renamed_and_kept(talk, page):
     assert text_of(page.locator("article.user")) == "First of all"
 
 
+def test_a_page_that_is_left_keeps_what_its_visitor_has_just_done(talk, page):
+    talk("First")
+    page.locator("#list .title").focus()
+    page.keyboard.press("F2")
+    page.keyboard.type("Renamed")
+    renames = """() => document.querySelector("#list input").dispatchEvent(
+        new KeyboardEvent("keydown", { key: "Enter" }))"""
+    page.evaluate(f"addEventListener('pagehide', {renames})")  # with its last step
+    reload(page)
+    assert page.locator(".pane h2").text_content() == "Renamed"
+
+
 def test_a_deleted_conversation_comes_back_by_undo(talk, page):
     talk("First", "Second")
     page.get_by_role("button", name="Delete First").click()
@@ -132,7 +144,7 @@ def test_another_tab_sees_what_this_one_keeps(talk, page):
     other.get_by_role("button", name="First", exact=True).click()
     other.locator("#input").fill("a draft")
     say(page, "More")
-    other.locator("article.assistant").nth(1).wait_for()
+    other.locator("article.assistant .note:visible").nth(1).wait_for()
     assert other.locator("#input").input_value() == "a draft"
     page.get_by_role("button", name="Delete First").click()
     say(other, "Still here?")  # an open conversation outlives its deletion elsewhere
