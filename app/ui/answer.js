@@ -20,9 +20,10 @@ export class Answer {
   // Resolves once no more than MOST characters wait to be shown, so that a quick server is read no quicker.
   async add(body) {
     this.take(body);
-    for (this.timer ||= setTimeout(() => this.flush(), FLUSH); this.isBehind; ) {
+    this.timer ||= setTimeout(() => this.flush(), FLUSH);
+    while (this.isBehind) {
       this.flush();
-      await new Promise((resolve) => setTimeout(resolve));
+      await this.view.rest();
     }
   }
 

@@ -2,9 +2,9 @@
 
 import { Answer, note } from "./answer.js";
 import { Refusal, events, places, post } from "./api.js";
-import { announce, button, make, notify } from "./dom.js";
+import { announce, arrange, button, make, notify } from "./dom.js";
 import { MessageView } from "./message.js";
-import { answerBody } from "./request.js";
+import { answerBody, summary } from "./request.js";
 import { strings } from "./strings.js";
 import { add, branch, openCalls, path, remove, shown, titleOf } from "./tree.js";
 
@@ -19,8 +19,9 @@ export class Conversation {
     this.log = make("div", { className: "log" });
     this.heading = make("h2");
     this.tools = make("div", { className: "buttons" });
+    this.differs = make("p", { className: "note" });
     this.section = make("section", { className: "pane" },
-      make("header", {}, this.heading, this.tools), this.log);
+      make("header", {}, this.heading, this.tools), this.differs, this.log);
   }
 
   get title() {
@@ -41,11 +42,12 @@ export class Conversation {
   render() {
     this.heading.textContent = this.title;
     this.section.setAttribute("aria-label", this.title);
+    this.differs.textContent = summary(this.data.settings);
     const steps = path(this.data);
     const articles = steps.map(({ message }) => this.view(message).article);
     if (!articles.length) articles.push(make("p", { className: "empty", textContent: strings.empty }));
     if (this.trouble) articles.push(this.trouble);
-    this.log.replaceChildren(...articles);
+    arrange(this.log, articles);
     this.offer(steps);
   }
 
@@ -68,15 +70,20 @@ export class Conversation {
   // Show all messages anew, as after a change of settings.
   refresh() {
     if (this.isBusy) return;
-    this.views.clear();
+    this.clear();
     this.render();
   }
 
   // Free the elements of a column that nobody sees.
   leave() {
     if (this.isBusy) return;
-    this.views.clear();
+    this.clear();
     this.log.replaceChildren();
+  }
+
+  clear() {
+    for (const view of this.views.values()) view.drop();
+    this.views.clear();
   }
 
   changed() {
@@ -116,9 +123,8 @@ export class Conversation {
     this.trouble = null;
     const view = this.view(message);
     const before = { ...message };
-    if (continues) view.show(true);
+    view.begin();
     this.changed();
-    view.article.setAttribute("aria-busy", "true");
     const answer = new Answer(message, view);
     const saves = setInterval(() => this.page.store.put(this.data), SAVE);
     let problem = null;
@@ -130,7 +136,6 @@ export class Conversation {
       problem = error;
     }
     clearInterval(saves);
-    view.article.removeAttribute("aria-busy");
     this.finish(answer, problem, { again, before });
   }
 
@@ -153,14 +158,16 @@ export class Conversation {
     const problem = isStopped ? null : error;
     answer.end(isStopped);
     this.abort = null;
-    if (error) delete message.tool_calls; // they may be in pieces
+    const view = this.view(message);
+    if (error && message.tool_calls) {
+      delete message.tool_calls; // they may be in pieces
+      view.show();
+    }
     const isNew = message.content !== before.content || message.reasoning !== before.reasoning || message.tool_calls;
     if (problem && !isNew) {
       message.figures = before.figures;
       if (!message.content) remove(this.data, message);
     }
-    const view = this.view(message);
-    if (error) view.show();
     view.showNote();
     if (problem) this.complain(problem, isNew ? null : again);
     this.changed();
@@ -216,9 +223,10 @@ export class Conversation {
     this.trouble = null;
     this.changed();
     this.page.focus();
-    notify(strings.deletedMessage, () => {
+    const undo = () => {
       restore();
       this.changed();
-    });
+    };
+    notify(strings.deletedMessage, { undo });
   }
 }

@@ -23,6 +23,15 @@ export function button(text, act, properties = {}) {
   return made;
 }
 
+// Make these the children of an element. Those that stay keep what the visitor has there: focus, selection, a press.
+export function arrange(parent, children) {
+  const wanted = new Set(children);
+  for (const one of [...parent.children]) if (!wanted.has(one)) one.remove();
+  children.forEach((child, i) => {
+    if (parent.children[i] !== child) parent.insertBefore(child, parent.children[i] ?? null);
+  });
+}
+
 // Write the texts that index.html names.
 export function fill(root = document) {
   for (const element of root.querySelectorAll("[data-text]")) element.textContent = strings[element.dataset.text];
@@ -54,16 +63,12 @@ export function download(name, text, type) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-// A sentence at the edge of the window. With a way back it goes after ten seconds.
-export function notify(text, undo = null) {
+// A sentence at the edge of the window, for some milliseconds; 0: until someone dismisses it.
+export function notify(text, { undo = null, span = undo ? UNDO : 0 } = {}) {
   const box = make("p", { className: "notice" }, make("span", { textContent: text }));
   const end = () => box.remove();
-  if (undo) {
-    box.append(button(strings.undo, () => (end(), undo())));
-    setTimeout(end, UNDO);
-  } else {
-    box.append(button(strings.dismiss, end));
-  }
+  box.append(undo ? button(strings.undo, () => (end(), undo())) : button(strings.dismiss, end));
+  if (span) setTimeout(end, span);
   byId("notices").append(box);
 }
 

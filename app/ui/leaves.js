@@ -6,7 +6,7 @@ import { inlines } from "./inlines.js";
 const PART = 4096; // characters; a part ends with the next sentence, or after as many again
 const LITTLE = 1 / 128; // of a part; so much more of it is shown before it is parsed again
 const MAX_COLUMNS = 100;
-const MAX_ROWS = 64; // of a table's body; a long table has several, which are laid out one by one
+const MAX_CELLS = 400; // of a table's body; a long table has several, which are laid out one by one
 const MAX_EMPTY = 10_000; // cells of a table that its rows may leave out
 const MAX_DELIMITERS = 4096; // characters of the row below a table's head
 const DELIMITERS = /^\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$/;
@@ -141,6 +141,7 @@ export class Table {
   constructor(head, delimiters) {
     this.aligned = cells(delimiters).map(alignment);
     this.empty = MAX_EMPTY;
+    this.most = Math.max(2, Math.floor(MAX_CELLS / this.aligned.length)); // rows of a body
     this.row = document.createElement("tr");
     this.table = make("table", {}, make("thead", {}, this.row));
     this.node = make("div", { className: "table", tabIndex: 0 }, this.table);
@@ -152,12 +153,18 @@ export class Table {
   }
 
   line(text) {
-    if (this.rows++ % MAX_ROWS === 0) {
+    if (this.rows++ % this.most === 0) {
       this.body = this.table.appendChild(document.createElement("tbody"));
-      this.table.classList.toggle("long", this.rows > MAX_ROWS);
+      if (this.rows === this.most + 1) this.lengthen();
     }
     this.row = this.body.appendChild(document.createElement("tr"));
     this.more(text);
+  }
+
+  /** Lay its bodies out by the same widths, as none knows the others' cells. */
+  lengthen() {
+    this.table.classList.add("long");
+    this.table.style.setProperty("--columns", this.aligned.length);
   }
 
   more(text) {

@@ -116,10 +116,11 @@ class Page {
     const rest = this.panes.filter((one) => one !== pane).map((one) => one.data);
     if (rest.length < this.panes.length) this.show(...(rest.length ? rest : [newConversation()]));
     this.sidebar.show();
-    notify(strings.deleted(titleOf(data) || strings.untitled), () => {
+    const undo = () => {
       this.store.put(data);
       this.show(data);
-    });
+    };
+    notify(strings.deleted(titleOf(data) || strings.untitled), { undo });
   }
 
   // A message of a conversation has changed, or its answer has begun or ended.

@@ -16,8 +16,14 @@ export class Markdown {
     this.returned = false; // whether the last piece has ended with \r
   }
 
-  /** Append a piece of the text. Takes time by the piece's length, not by that of the text before. */
+  /** Append a piece of the text, and show it. */
   write(piece) {
+    this.take(piece);
+    this.show();
+  }
+
+  /** Append a piece of the text. Takes time by the piece's length, not by that of the text before. */
+  take(piece) {
     if (!piece) return;
     const text = this.returned && piece[0] === "\n" ? piece.slice(1) : piece;
     this.returned = piece.endsWith("\r");
@@ -29,6 +35,9 @@ export class Markdown {
     }
     if (this.begun || this.clear(last)) this.begin(last);
     else this.held += last;
+  }
+
+  show() {
     this.blocks.show();
   }
 

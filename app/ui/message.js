@@ -4,6 +4,7 @@ import { note } from "./answer.js";
 import { button, copy, make } from "./dom.js";
 import { strings } from "./strings.js";
 import { write, writer } from "./text.js";
+import { isOver, nextTurn } from "./turns.js";
 
 export class MessageView {
   // `act` has a function for each thing that can be done: see Conversation.
@@ -13,6 +14,7 @@ export class MessageView {
     this.unfolds = settings.showThoughts;
     this.arguments = [];
     this.text = this.thoughts = this.editor = null;
+    this.isOpen = false; // whether more comes
     this.body = make("div", { className: "body" });
     this.note = make("p", { className: "note", hidden: true });
     this.tools = make("div", { className: "tools" });
@@ -21,12 +23,12 @@ export class MessageView {
     this.show();
   }
 
-  // Show the message anew. An open one may go on.
-  show(isOpen = false) {
+  // Show the message anew.
+  show() {
     const { message } = this;
+    this.drop();
     this.editor = null;
     this.body.replaceChildren();
-    this.text = this.thoughts = null;
     for (const file of message.files ?? []) {
       const name = strings.fileTokens(file.name, file.tokens ?? null);
       const details = make("details", { className: "file" }, make("summary", { textContent: name }));
@@ -39,7 +41,7 @@ export class MessageView {
       this.begins(i, call);
       this.calls(i, call.function.arguments);
     });
-    if (!isOpen) this.ends();
+    if (!this.isOpen) this.ends();
     this.showNote();
   }
 
@@ -49,14 +51,16 @@ export class MessageView {
     if (!this.thoughts) {
       const details = make("details", { open: this.unfolds }, make("summary", { textContent: strings.thoughts }));
       this.body.append(details);
-      this.thoughts = writer(details, this.isRaw, "thoughts");
+      this.thoughts = writer(details, this.isRaw, "thoughts", () => this.mark());
     }
     this.thoughts.write(text);
+    this.mark();
   }
 
   writes(text) {
-    this.text ??= writer(this.body, this.isRaw);
+    this.text ??= writer(this.body, this.isRaw, "text", () => this.mark());
     this.text.write(text);
+    this.mark();
   }
 
   begins(index, call) {
@@ -70,9 +74,39 @@ export class MessageView {
     this.arguments[index].appendData(text);
   }
 
+  begin() {
+    this.isOpen = true;
+    this.show();
+    this.mark();
+  }
+
   ends() {
+    this.isOpen = false;
     this.thoughts?.end();
     this.text?.end();
+    this.mark();
+  }
+
+  // Show no more.
+  drop() {
+    this.thoughts?.drop();
+    this.text?.drop();
+    this.text = this.thoughts = null;
+  }
+
+  // Whether text waits to be shown.
+  get isBehind() {
+    return Boolean(this.thoughts?.isBehind || this.text?.isBehind);
+  }
+
+  // Resolves once all text is shown and the browser has had its turn.
+  async rest() {
+    while (this.isBehind || isOver()) await nextTurn();
+  }
+
+  mark() {
+    if (this.isOpen || this.isBehind) this.article.setAttribute("aria-busy", "true");
+    else this.article.removeAttribute("aria-busy");
   }
 
   showNote() {

@@ -51,6 +51,17 @@ export function parametersOf(settings) {
   };
 }
 
+// What differs from the server's own settings, in a line: which of two columns is which.
+export function summary({ model, preset, maxTokens, seed, system, form, parameters }) {
+  const named = Object.entries({ preset, max_tokens: maxTokens, seed, ...parameters });
+  const said = named.filter(([, value]) => value !== undefined).map(([name, value]) => {
+    return `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`;
+  });
+  if (form) said.push(strings.forms[form]);
+  if (system?.trim()) said.push(`“${system.trim()}”`);
+  return [...(model ? [model] : []), ...said].join("; ").slice(0, 200);
+}
+
 // What is counted by the server's route for it.
 export function promptBody(settings, shown, continues = false) {
   const messages = messagesFor(shown, settings.system);

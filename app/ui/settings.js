@@ -25,7 +25,7 @@ export class Settings {
     byId("settings-title").textContent = strings.settingsOf(conversation.title);
     const samplers = make("div", { className: "samplers" });
     const reset = button(strings.reset, () => this.reset());
-    byId("settings-fields").replaceChildren(this.common(), samplers, reset);
+    byId("settings-fields").replaceChildren(this.common(), samplers, this.forms(), reset);
     if (!this.sheet.open) this.sheet.showModal();
     this.fillSamplers(samplers);
   }
@@ -47,7 +47,11 @@ export class Settings {
       this.choice("preset", strings.preset, pairs(offered(presets, this.values.preset), strings.noPreset)),
       this.integer("maxTokens", strings.maxTokens, 1),
       this.integer("seed", strings.seed),
-      this.text("system", strings.system),
+      this.text("system", strings.system));
+  }
+
+  forms() {
+    return make("div", { className: "fields" },
       this.text("stop", strings.stopStrings),
       this.choice("form", strings.form, Object.entries(strings.forms)),
       this.text("formText", strings.formText, (text) => this.values.form === "json_schema" && json(text)),

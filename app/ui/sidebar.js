@@ -8,6 +8,16 @@ import { matches, titleOf } from "./tree.js";
 const MAX_FILE = 100; // MB of an import
 const SEARCH = 120; // milliseconds behind the last letter
 
+// The time of a moment today, else its day.
+export function dayOf(moment, now = new Date()) {
+  const date = new Date(moment);
+  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate());
+  if (date >= midnight) return strings.time(date);
+  midnight.setDate(midnight.getDate() - 1);
+  if (date >= midnight) return strings.yesterday;
+  return date.getFullYear() === now.getFullYear() ? strings.day(date) : strings.dayOfYear(date);
+}
+
 export class Sidebar {
   constructor(page) {
     this.page = page;
@@ -56,7 +66,8 @@ export class Sidebar {
     const deletes = button("×", () => this.delete(data), {
       tabIndex: -1, className: "delete", "aria-label": strings.deleteOne(title), title: strings.deletes,
     });
-    const row = make("li", {}, opens, deletes);
+    const when = make("span", { className: "note", textContent: dayOf(data.updated) });
+    const row = make("li", {}, opens, when, deletes);
     row.dataset.id = data.id;
     return row;
   }
@@ -138,7 +149,7 @@ export class Sidebar {
       if (file.size > MAX_FILE * 1e6) throw new NoExport(strings.tooLargeFile(MAX_FILE));
       const conversations = fromText(await file.text());
       await Promise.all(conversations.map((one) => this.page.store.put(one)));
-      notify(strings.imported(conversations.length));
+      notify(strings.imported(conversations.length), { span: 5000 });
       if (conversations.length === 1) this.page.show(conversations[0]);
       this.show();
     } catch (error) {

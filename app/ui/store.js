@@ -95,7 +95,8 @@ export class Store {
     return new Promise((resolve, reject) => {
       const transaction = this.database.transaction(TABLE, mode);
       const request = act(transaction.objectStore(TABLE));
-      transaction.commit(); // else a browser drops what a page has just written as it is left or reloaded
+      // Else a browser drops what a page has just written as it is left or reloaded.
+      if (mode === "readwrite") transaction.commit();
       transaction.oncomplete = () => resolve(request.result);
       transaction.onabort = () => reject(transaction.error ?? request.error);
       transaction.onerror = () => reject(request.error ?? transaction.error);

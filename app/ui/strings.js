@@ -35,6 +35,10 @@ export const strings = {
   deleted: (title) => `Deleted “${title}”.`,
   deletedMessage: "Deleted the message and what followed it.",
   isAnswering: "answering",
+  yesterday: "yesterday",
+  time: (date) => date.toLocaleTimeString("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }),
+  day: (date) => date.toLocaleDateString("en", { month: "short", day: "numeric" }),
+  dayOfYear: (date) => date.toLocaleDateString("en", { year: "numeric", month: "short", day: "numeric" }),
 
   // Export and import
   more: "More",
@@ -78,7 +82,7 @@ export const strings = {
   continues: "Continue",
   branch: "Branch",
   branchTitle: (title) => `${title} (branch)`,
-  copyTitle: (title) => `${title} (compared)`,
+  copyTitle: (title) => `Compared: ${title}`,
   before: "Previous alternative",
   after: "Next alternative",
   place: (at, count) => `${at}/${count}`,

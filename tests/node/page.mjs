@@ -5,9 +5,10 @@ import assert from "node:assert/strict";
 const load = (name) => import(new URL(`../../app/ui/${name}.js`, import.meta.url));
 const { Answer, note } = await load("answer");
 const { Places, access, ask, events } = await load("api");
-const { answerBody, messagesFor, parametersOf } = await load("request");
+const { answerBody, messagesFor, parametersOf, summary } = await load("request");
 const { describe, parametersOf: ofDocument, read, shownValue } = await load("samplers");
 const { brief, points, span } = await load("server");
+const { dayOf } = await load("sidebar");
 const { fromText, toJson, toMarkdown } = await load("transfer");
 const tree = await load("tree");
 
@@ -97,7 +98,7 @@ async function answered(...bodies) {
   const view = {
     thinks: (text) => told.push(`thinks ${text}`), writes: (text) => told.push(`writes ${text}`),
     begins: (i, call) => told.push(`begins ${call.function.name}`), calls: (i, text) => told.push(`calls ${text}`),
-    ends: () => told.push("ends"),
+    ends: () => told.push("ends"), rest: async () => {},
   };
   const message = { role: "assistant", content: "" };
   const answer = new Answer(message, view);
@@ -193,6 +194,18 @@ test("questions in a row are one, files stand before them, and calls keep their 
   ]);
   assert.deepEqual(tree.openCalls(messages.slice(0, 3)), tool_calls);
   assert.deepEqual(tree.openCalls(messages), []);
+});
+
+test("a line says how a conversation's settings differ", () => {
+  assert.equal(summary({}), "");
+  const settings = { model: "m", preset: "p", seed: 0, system: " S ", form: "regex", formText: "x", parameters: { temperature: 1.5, stop: ["a"] } };
+  assert.equal(summary(settings), 'm; preset p; seed 0; temperature 1.5; stop ["a"]; regular expression; “S”');
+});
+
+test("a conversation of the list has its time today, else its day", () => {
+  const now = new Date(2026, 2, 1, 0, 30);
+  const days = { "00:10": [2026, 2, 1, 0, 10], yesterday: [2026, 1, 28, 0, 0], "Feb 27": [2026, 1, 27, 23, 59], "Dec 31, 2025": [2025, 11, 31] };
+  for (const [said, moment] of Object.entries(days)) assert.equal(dayOf(new Date(...moment), now), said);
 });
 
 // Files

@@ -217,6 +217,7 @@ def reload(page):
 
 def say(page, text):
     wait_until_begun(page)
+    close_list(page)
     page.locator("#input").fill(text)
     page.locator("#input").press("Control+Enter")
 
@@ -234,6 +235,7 @@ def answer(page, pane=0):
 def complete(page, pane=0):
     shown = answer(page, pane)
     shown.locator(".note:visible").last.wait_for()
+    page.locator(".pane").nth(pane).locator("article[aria-busy]").last.wait_for(state="detached")
     return shown
 
 
@@ -247,6 +249,12 @@ def open_list(page):
     wait_until_begun(page)
     if page.locator("#menu").is_visible() and not page.locator("body.drawer").count():
         page.locator("#menu").click()
+
+
+def close_list(page):
+    """As far as it is a drawer."""
+    if page.locator("body.drawer").count():
+        page.keyboard.press("Escape")
 
 
 def titles(page):

@@ -1,0 +1,31 @@
+// Work in parts: after some milliseconds of it the browser has a turn, to show what is there and to hear the visitor.
+
+const SPAN = 10; // milliseconds of work in one turn
+const HIDDEN = 100; // milliseconds; a page that nobody sees has no frames
+
+let end = 0; // of this turn's work; 0 before it begins
+let next = null;
+
+const frame = () => new Promise((resolve) => {
+  const timer = setTimeout(resolve, HIDDEN);
+  requestAnimationFrame(() => (clearTimeout(timer), setTimeout(resolve))); // after the frame, not before it
+});
+
+/** Resolves in the next turn. */
+export function nextTurn() {
+  next ??= frame().then(() => {
+    end = 0;
+    next = null;
+  });
+  return next;
+}
+
+/** Whether this turn has worked long enough. */
+export function isOver() {
+  const now = performance.now();
+  if (end === 0) {
+    end = now + SPAN;
+    nextTurn();
+  }
+  return now > end;
+}
