@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from tests.page.conftest import SIZES, begin, complete, open_list, reload, say, text_of, titles
+from tests.page.conftest import (
+    SIZES,
+    begin,
+    close_list,
+    complete,
+    open_list,
+    reload,
+    say,
+    text_of,
+    titles,
+)
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.page
@@ -31,6 +41,7 @@ def talk(visit, page):
 
 
 def menu(page, name):
+    close_list(page)
     page.locator(".menu summary").click()
     page.locator(".menu").get_by_role("button", name=name).click()
 
@@ -82,6 +93,7 @@ def test_a_page_that_is_left_keeps_what_its_visitor_has_just_done(talk, page):
     assert page.locator(".pane h2").text_content() == "Renamed"
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_a_deleted_conversation_comes_back_by_undo(talk, page):
     talk("First", "Second")
     page.get_by_role("button", name="Delete First").click()
@@ -94,7 +106,7 @@ def test_a_deleted_conversation_comes_back_by_undo(talk, page):
     assert titles(page) == ["Second"]
 
 
-@pytest.mark.parametrize("width", [390])
+@pytest.mark.parametrize("width", SIZES)
 def test_undo_is_offered_for_ten_seconds(talk, page):
     page.clock.install()
     talk("First")
@@ -107,6 +119,7 @@ def test_undo_is_offered_for_ten_seconds(talk, page):
     assert page.get_by_role("button", name="Undo").count() == 0
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_a_switch_keeps_nothing_and_gives_nothing_up_before_the_end(talk, page):
     talk("First")
     page.get_by_role("button", name="Preferences").click()
@@ -116,13 +129,16 @@ def test_a_switch_keeps_nothing_and_gives_nothing_up_before_the_end(talk, page):
     say(page, "More")
     complete(page)
     reload(page)
+    open_list(page)
     page.get_by_text("No conversations yet.").wait_for()
     say(page, "Second")
     complete(page)
+    open_list(page)
     page.get_by_role("button", name="Preferences").click()
     page.get_by_label("Keep conversations in this browser").check()
     page.get_by_role("button", name="Done").click()
     reload(page)
+    open_list(page)
     page.get_by_role("button", name="Second", exact=True).wait_for()
 
 
@@ -153,12 +169,14 @@ def test_another_tab_sees_what_this_one_keeps(talk, page):
 
 
 @pytest.mark.parametrize("kind", ["JSON", "Markdown"])
+@pytest.mark.parametrize("width", SIZES)
 def test_an_export_comes_back(talk, page, kind):
     talk("First", "Second")
     text, name = saved(page, page.get_by_role("button", name=f"Export all as {kind}").click)
     assert name == {"JSON": "conversations.json", "Markdown": "conversations.md"}[kind]
     one, name = saved(page, lambda: menu(page, f"Export as {kind}"))
     assert name.startswith("Second.") and "First" not in one
+    open_list(page)
     for title in ("First", "Second"):
         page.get_by_role("button", name=f"Delete {title}").click()
     assert titles(page) == []
@@ -166,6 +184,7 @@ def test_an_export_comes_back(talk, page, kind):
     page.get_by_text("Imported 2 conversations.").wait_for()
     assert sorted(titles(page)) == ["First", "Second"]
     reload(page)
+    open_list(page)
     page.get_by_role("button", name="First", exact=True).click()
     assert text_of(page.locator("article.user")) == "First"
     assert text_of(page.locator("article.assistant")) == "Fine."

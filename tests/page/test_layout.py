@@ -126,7 +126,107 @@ def test_all_of_a_chat_goes_by_keyboard(visit, page, focus):
     assert page.locator(".pane h2").text_content() == "First"
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", SIZES)
+def test_messages_settings_and_columns_go_by_keyboard(visit, page, focus):
+    count = iter(range(1, 100))
+    visit(ScriptedBackend(lambda job: says(f"Answer {next(count)}.")(job)))
+    page.get_by_text("0 running").wait_for()
+    tool = "article.{} .tools button:nth-child({})".format
+
+    def enter(selector, key="Shift+Tab"):
+        focus(selector, key)
+        page.keyboard.press("Enter")
+
+    say(page, "One")
+    complete(page)
+    enter(tool("user", 2))  # Edit
+    page.keyboard.press("Control+A")
+    page.keyboard.type("Two")
+    page.keyboard.press("Control+Enter")
+    answer(page).get_by_text("Answer 2.").wait_for()
+    complete(page)
+    enter(tool("assistant", 4))  # Continue
+    answer(page).get_by_text("Answer 2.Answer 3.").wait_for()
+    complete(page)
+    enter(tool("assistant", 6), "Tab")  # Delete
+    assert page.locator("article.message").count() == 1
+    enter("#notices button", "Tab")  # Undo
+    enter(tool("assistant", 5))  # Branch
+    assert page.locator(".pane h2").text_content() == "One (branch)"
+    enter(".pane > header button:first-child")  # Settings
+    focus("#settings [name=system]")
+    page.keyboard.type("Be brief.")
+    enter("#settings button.main", "Tab")
+    enter(".pane > header button:nth-child(2)")  # Compare
+    assert page.locator(".pane").count() == 2
+    page.keyboard.type("Three")
+    page.keyboard.press("Control+Enter")
+    assert "Answer" in text_of(complete(page, 1))
+    enter(".pane:nth-child(2) > header button:nth-child(2)")  # Close this column
+    assert page.locator(".pane").count() == 1
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_files_and_preferences_go_by_keyboard(visit, page, focus, tmp_path):
+    visit(ScriptedBackend(says("Fine.")))
+    say(page, "One")
+    complete(page)
+    notes = tmp_path / "notes.txt"
+    notes.write_text("some notes")
+    focus("#attach")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(notes)
+    page.get_by_role("button", name="Remove notes.txt").wait_for()
+    focus("#files button", "Shift+Tab")
+    page.keyboard.press("Enter")
+    assert page.locator("#files").is_hidden()
+    focus(".menu > summary", "Shift+Tab")
+    page.keyboard.press("Enter")
+    focus(".menu button:nth-child(2)")  # Export as JSON
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    page.keyboard.press("Control+K")
+    focus("#import")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(download.value.path())
+    page.get_by_text("Nothing was imported").or_(page.get_by_text("Imported 1")).wait_for()
+    page.keyboard.press("Control+K")
+    focus("#open-preferences")
+    page.keyboard.press("Enter")
+    focus("#keeps")
+    page.keyboard.press("Space")
+    assert not page.locator("#keeps").is_checked()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    focus("#brief", "Shift+Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("img", name="Tokens a second").wait_for()
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_markdown_fits_the_window_and_its_code_is_copied(visit, page, focus):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    long = "x" * 300
+    visit(
+        ScriptedBackend(says(TEXT, f"\n```python\ndef {long}():\n```\n", "**b** ~~d~~\n- [ ] t\n"))
+    )
+    say(page, "Hi!")
+    shown = complete(page)
+    assert shown.locator("h1, table, ul, strong, del, input[type=checkbox]").count() == 7
+    assert shown.locator("a").get_attribute("rel") == "noopener noreferrer"
+    assert shown.locator(".language").all_text_contents() == ["c", "python"]
+    assert shown.locator(".keyword").all_text_contents() == ["int", "def"]
+    assert shown.locator("pre").last.evaluate("(pre) => pre.scrollWidth > pre.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    focus(".copy", "Shift+Tab")  # the last one
+    page.keyboard.press("Enter")
+    shown.get_by_text("Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == f"def {long}():\n"
+
+
+@pytest.mark.parametrize("width", SIZES)
 def test_enter_sends_or_breaks_the_line_by_the_window(visit, page, width):
     visit(ScriptedBackend(says("Fine.")))
     page.locator("#input").fill("Hi!")

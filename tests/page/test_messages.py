@@ -56,6 +56,7 @@ def test_answers_are_regenerated_and_their_alternatives_shown(numbered, page):
     assert shown(page) == ["Hi!", "Answer 1.", "More", "Answer 3."]
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_an_edited_question_is_asked_again_and_an_edited_answer_keeps_what_follows(numbered, page):
     numbered()
     for text in ("One", "Two"):
@@ -75,6 +76,7 @@ def test_an_edited_question_is_asked_again_and_an_edited_answer_keeps_what_follo
     assert shown(page) == ["One", "Mine.", "Two", "Answer 2."]
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_an_answer_is_continued_where_it_ended(numbered, page):
     numbered()
     say(page, "Hi!")
@@ -86,6 +88,7 @@ def test_an_answer_is_continued_where_it_ended(numbered, page):
     assert "2 tokens" in complete(page).text_content()
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_a_deleted_message_comes_back_and_a_branch_is_a_conversation(numbered, page):
     numbered()
     for text in ("One", "Two"):
@@ -101,6 +104,7 @@ def test_a_deleted_message_comes_back_and_a_branch_is_a_conversation(numbered, p
     assert titles(page) == ["One (branch)", "One"]
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_a_message_is_copied(numbered, page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     numbered()
@@ -110,6 +114,7 @@ def test_a_message_is_copied(numbered, page):
     assert page.evaluate("navigator.clipboard.readText()") == "Answer 1."
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_calls_of_tools_are_shown_and_their_results_asked_for(visit, page):
     call = '{"name": "look", "arguments": {"at": "<b>x</b>"}}'
     answers = [says("<tool_call>", call, "</tool_call>"), says("It is seen.")]
@@ -174,6 +179,7 @@ def test_each_conversation_has_its_settings_and_sends_what_differs(numbered, pag
     assert asked_by(page, lambda: say(page, "Hi!")).keys() == {"messages", *stream}
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_text_is_raw_and_thoughts_unfold_by_switches(visit, page):
     visit(ScriptedBackend(says("<think>", "Hm.", "</think>", "**bold**")))
     page.get_by_role("button", name="Settings").click()
@@ -210,6 +216,7 @@ def test_a_question_goes_to_two_columns_with_settings_of_their_own(numbered, pag
     assert page.locator(".pane").count() == 1
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_the_context_and_a_file_are_told_in_tokens(numbered, page):
     numbered()
     page.get_by_text("0 running").wait_for()

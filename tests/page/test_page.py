@@ -38,6 +38,7 @@ def test_an_answer_comes_as_it_is_written_and_tells_its_figures(visit, page):
     assert "Hello you there." in page.locator("#told").text_content()
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_escape_ends_the_job_and_keeps_what_came(visit, page):
     def endless(job):
         yield Started(job.identifier)
@@ -190,6 +191,7 @@ def test_a_model_that_loads_is_said_and_the_page_sees_it_ready(visit, page):
     assert text_of(complete(page)) == "Awake."
 
 
+@pytest.mark.parametrize("width", SIZES)
 def test_the_state_of_the_server_changes_under_load(visit, page):
     gate = Gate()
     try:
