@@ -76,7 +76,7 @@ class Visit:
         self.browser = browser
         self.context = browser.new_context(viewport={"width": 1440, "height": 900})
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(300_000)
         body = {"content_type": "text/event-stream", "body": stream_of(text)}
         self.page.route("**/v1/chat/completions", lambda route: route.fulfill(**body))
         self.page.goto(url)

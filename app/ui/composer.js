@@ -7,6 +7,7 @@ import { strings } from "./strings.js";
 import { shown } from "./tree.js";
 
 const MAX_FILE = 4; // MB
+const LONGEST = 32; // characters a token of the context; more don't fit, and to count them would freeze the page
 const QUIET = 600; // milliseconds without a change, after which tokens are counted
 
 export class Composer {
@@ -123,10 +124,13 @@ export class Composer {
   async used(pane, text, files, signal) {
     const draft = text.trim() || files.length ? [{ role: "user", content: text, files }] : [];
     const { settings } = pane.data;
-    const body = promptBody(settings, [...shown(pane.data), ...draft]);
+    const most = this.page.contextOf(settings.model);
+    const messages = [...shown(pane.data), ...draft];
+    const length = messages.reduce((sum, { content }) => sum + content.length, 0);
+    if (length > LONGEST * most) return make("span", { className: "bad", textContent: strings.tooLong });
+    const body = promptBody(settings, messages);
     const response = await post("v1/chat/completions/input_tokens", body, signal);
     const used = (await response.json()).input_tokens;
-    const most = this.page.contextOf(settings.model);
     const said = make("span", { textContent: strings.context(used, most) });
     if (!most) return said;
     const meter = make("meter", { max: most, value: used, high: 0.9 * most, "aria-label": strings.contextOf });

@@ -21,7 +21,7 @@ export class Conversation {
     this.tools = make("div", { className: "buttons" });
     this.differs = make("p", { className: "note" });
     this.section = make("section", { className: "pane" },
-      make("header", {}, this.heading, this.tools), this.differs, this.log);
+      make("header", {}, this.heading, this.tools, this.differs), this.log);
   }
 
   get title() {
@@ -43,6 +43,7 @@ export class Conversation {
     this.heading.textContent = this.title;
     this.section.setAttribute("aria-label", this.title);
     this.differs.textContent = summary(this.data.settings);
+    this.differs.hidden = !this.differs.textContent;
     const steps = path(this.data);
     const articles = steps.map(({ message }) => this.view(message).article);
     if (!articles.length) articles.push(make("p", { className: "empty", textContent: strings.empty }));

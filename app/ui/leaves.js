@@ -4,6 +4,7 @@
 import { inlines } from "./inlines.js";
 
 const PART = 4096; // characters; a part ends with the next sentence, or after as many again
+const MAX_PARTS = 64; // with markup; further ones stand as written, as elements by the 100,000 make a browser pause
 const LITTLE = 1 / 128; // of a part; so much more of it is shown before it is parsed again
 const MAX_COLUMNS = 100;
 const MAX_CELLS = 400; // of a table's body; a long table has several, which are laid out one by one
@@ -85,7 +86,7 @@ export class Text {
       else this.part.remove();
     }
     const task = this.first && !this.parts && TASK.exec(trimmed);
-    if (!task) return this.part.replaceChildren(inlines(trimmed));
+    if (!task) return this.part.replaceChildren(this.parts < MAX_PARTS ? inlines(trimmed) : trimmed);
     const box = make("input", { type: "checkbox", disabled: true, defaultChecked: task[1] !== " " });
     this.part.replaceChildren(make("label", {}, box, " ", inlines(trimmed.slice(task[0].length))));
   }

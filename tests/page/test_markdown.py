@@ -94,6 +94,13 @@ def test_a_button_copies_the_code(run, page):
     assert page.evaluate("navigator.clipboard.readText()") == "let a; // <b>\n\n  b\n"
 
 
+def test_a_paragraph_without_end_is_text_in_the_end(run):
+    made = run("html", "word *and* " * 50_000)
+    assert made.endswith("word *and*</span></p>")
+    assert made.count("<em>") < 64 * 8192 / len("word *and* ")
+    assert made.count("and") == 50_000
+
+
 PIECES = [
     *"\n\n\n    \t\r**__``~~[[]]()()<>!#|-+=:$&;.\\1ab é\U0001f600\u3002\u202e\0",
     *("**", "```", "~~~", "\n\n", "\r\n", "\n> ", "\n- ", "\n1. ", "\n   ", "\n    ", "  \n"),

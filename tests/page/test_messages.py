@@ -199,6 +199,7 @@ def test_a_question_goes_to_two_columns_with_settings_of_their_own(numbered, pag
     page.locator(".pane").nth(1).get_by_role("button", name="Settings").click()
     page.get_by_label("System message").fill("Other.")
     page.get_by_role("button", name="Done").click()
+    assert page.locator(".pane header .note").all_text_contents() == ["", "“Other.”"]
     bodies = []
     page.on(
         "request", lambda request: bodies.append(request) if "completions" in request.url else 0
