@@ -159,6 +159,10 @@ def chat(page):
 
 def compare(page):
     page.get_by_role("button", name="Compare").click()
+    page.locator(".pane").nth(1).get_by_role("button", name="Settings").click()
+    page.get_by_text("Temperature", exact=True).click()
+    page.get_by_label("temperature", exact=True).fill("1.5")
+    page.get_by_role("button", name="Done").click()
     ask(page, QUESTIONS[1])
 
 
