@@ -1,6 +1,6 @@
 // Work in parts: after some milliseconds of it the browser has a turn, to show what is there and to hear the visitor.
 
-const SPAN = 10; // milliseconds of work in one turn
+const SPAN = 6; // milliseconds of work in one turn
 const HIDDEN = 100; // milliseconds; a page that nobody sees has no frames
 
 let end = 0; // of this turn's work; 0 before it begins
