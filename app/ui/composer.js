@@ -1,7 +1,7 @@
 // The box for messages: its buttons, attached files, and how full the context is.
 
 import { places, post } from "./api.js";
-import { byId, button, isTouch, make, notify } from "./dom.js";
+import { arrange, byId, button, isTouch, make, notify } from "./dom.js";
 import { promptBody } from "./request.js";
 import { strings } from "./strings.js";
 import { shown } from "./tree.js";
@@ -16,6 +16,7 @@ export class Composer {
     this.field = byId("input");
     this.counting = null;
     this.timer = 0;
+    this.chips = new WeakMap(); // by file
     byId("ask").addEventListener("submit", (event) => (event.preventDefault(), this.send()));
     byId("stop").addEventListener("click", () => page.stop());
     byId("attach").addEventListener("click", () => byId("file").click());
@@ -45,7 +46,7 @@ export class Composer {
     byId("send").disabled = isBusy;
     byId("stop").disabled = !isBusy;
     byId("attach").disabled = Boolean(call);
-    byId("files").replaceChildren(...first.draft.files.map((file) => this.chip(file)));
+    arrange(byId("files"), first.draft.files.map((file) => this.chip(file)));
     byId("files").hidden = !first.draft.files.length;
     this.count();
   }
@@ -87,13 +88,20 @@ export class Composer {
   }
 
   chip(file) {
+    const chip = this.chips.get(file) ?? this.makeChip(file);
+    this.chips.set(file, chip);
+    chip.firstChild.textContent = strings.fileTokens(file.name, file.tokens);
+    return chip;
+  }
+
+  makeChip(file) {
     const removes = button("×", () => {
       const [{ draft }] = this.page.panes;
       draft.files = draft.files.filter((one) => one !== file);
       this.show();
       this.field.focus();
     }, { "aria-label": strings.removeFile(file.name) });
-    return make("li", { className: "chip" }, make("span", { textContent: strings.fileTokens(file.name, file.tokens) }), removes);
+    return make("li", { className: "chip" }, make("span"), removes);
   }
 
   // The context

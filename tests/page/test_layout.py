@@ -168,6 +168,9 @@ def test_messages_settings_and_columns_go_by_keyboard(visit, page, focus):
 
 @pytest.mark.parametrize("width", SIZES)
 def test_files_and_preferences_go_by_keyboard(visit, page, focus, tmp_path):
+    page.on("filechooser", lambda _: None)  # so that the browser reports all
+    counts = []
+    page.route("**/token-count", lambda route: counts.append(route))
     visit(ScriptedBackend(says("Fine.")))
     say(page, "One")
     complete(page)
@@ -179,6 +182,8 @@ def test_files_and_preferences_go_by_keyboard(visit, page, focus, tmp_path):
     chooser.value.set_files(notes)
     page.get_by_role("button", name="Remove notes.txt").wait_for()
     focus("#files button", "Shift+Tab")
+    counts[0].continue_()
+    page.locator("#files").get_by_text("tokens").wait_for()
     page.keyboard.press("Enter")
     assert page.locator("#files").is_hidden()
     focus(".menu > summary", "Shift+Tab")
