@@ -1,16 +1,104 @@
 """The settings of several models: tables `[[models]]`, and settings for all of them."""
 
+import ipaddress
 import os
 import pathlib
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Self
+from urllib.parse import quote
 
 import pydantic
 from pydantic import Field
 
 from switchyard import engine
 from switchyard.app.engine_settings import EngineSettings, ModelSettings
+
+CLUSTER = "cluster"  # in `at`: the engines that the cluster runs
+RAYS_PORTS = (range(6379, 6390), range(10001, 10002), range(20000, 20100))  # last: its workers'
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+MAX_STATE_DIR = 40  # characters; Ray's Unix sockets are below, and a system allows 107
+
+
+class EngineRange(pydantic.BaseModel, extra="forbid"):
+    """How many engines of a model a cluster has. `jobs`: wanted for each, by which it scales."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+    jobs: int | None = Field(None, ge=1)
+
+    @pydantic.model_validator(mode="after")
+    def _is_range(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if self.min < self.max and self.jobs is None:
+            raise ValueError("jobs is missing: the jobs of each engine, by which they scale")
+        return self
+
+
+class ClusterSettings(pydantic.BaseModel, extra="forbid"):
+    """The table `[cluster]`, the same on every machine."""
+
+    head: ipaddress.IPv4Address
+    network: ipaddress.IPv4Network
+    ports: str = "7000-7099"
+    state_dir: str = "/var/lib/switchyard/cluster"
+    run_dir: str = "/run/switchyard"
+    allow_public: bool = False
+
+    @pydantic.field_validator("ports")
+    @classmethod
+    def _are_ports(cls, value: str) -> str:
+        ports = _range_of(value)
+        if not ports or not 1024 <= ports[0] <= ports[-1] <= 65535:
+            raise ValueError(f"{value} must be FIRST-LAST, from 1024 to 65535")
+        for taken in RAYS_PORTS:
+            if common := range(max(ports[0], taken[0]), min(ports[-1], taken[-1]) + 1):
+                raise ValueError(f"{value} has {common[0]}, which is a port of Ray's")
+        return value
+
+    @pydantic.field_validator("state_dir", "run_dir")
+    @classmethod
+    def _is_absolute(cls, value: str, info: pydantic.ValidationInfo) -> str:
+        if not os.path.isabs(value):
+            raise ValueError(f"{value!r} must be an absolute path")
+        if info.field_name == "state_dir" and len(value) > MAX_STATE_DIR:
+            raise ValueError(f"{value!r} has {len(value)} characters; at most {MAX_STATE_DIR}")
+        return value.rstrip("/")
+
+    @pydantic.model_validator(mode="after")
+    def _is_private(self) -> Self:
+        nets = [ipaddress.IPv4Network(one) for one in PRIVATE]
+        if not self.allow_public and not any(map(self.network.subnet_of, nets)):
+            raise ValueError(
+                f"network {self.network} is public, and Ray encrypts nothing: use a private one, or"
+                " set allow_public = true"
+            )
+        if self.head not in self.network:
+            raise ValueError(f"head {self.head} is not in network {self.network}")
+        return self
+
+    @property
+    def engine_ports(self) -> range:
+        return _range_of(self.ports)
+
+    def members_file(self, name: str) -> str:
+        """The file that names the engines of a model on this machine."""
+        return f"{self.run_dir}/{quote(name, safe='')}.at"
+
+
+def _range_of(ports: str) -> range:
+    first, _, last = ports.partition("-")
+    if not all(one.isascii() and one.isdigit() and len(one) < 6 for one in (first, last)):
+        return range(0)
+    return range(int(first), int(last) + 1)
+
+
+def check_label(label: str) -> None:
+    """Raises ValueError for what can't be a machine's label."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", label, re.ASCII):
+        raise ValueError(f"{label!r} must be a label: lower-case letters, digits and -")
 
 
 class TableModel(ModelSettings, extra="forbid"):
@@ -36,6 +124,33 @@ class TableModel(ModelSettings, extra="forbid"):
         allow_inf_nan=False,
         description="Seconds for which its jobs may continue when it is unloaded or replaced.",
     )
+    engines: EngineRange | None = Field(
+        None,
+        description='Engines of the model in the cluster, with `at = ["cluster"]`: a number, or'
+        " `{ min = 1, max = 8, jobs = 24 }`, with the jobs wanted of each. Default: 1.",
+    )
+    gpus_each: int = Field(
+        1, ge=0, le=64, description="GPUs of each of these engines; 0: it runs on the CPU."
+    )
+    nodes: list[str] = Field(
+        [], description="Labels of the machines that may run these engines. Empty: any."
+    )
+
+    @pydantic.field_validator("engines", mode="before")
+    @classmethod
+    def _is_number(cls, value: object) -> object:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        if value < 1:
+            raise ValueError(f"{value} must be at least 1; switchyard cluster down ends all")
+        return {"min": value, "max": value}
+
+    @pydantic.field_validator("nodes")
+    @classmethod
+    def _are_labels(cls, value: list[str]) -> list[str]:
+        for label in value:
+            check_label(label)
+        return value
 
     @pydantic.field_validator("aliases")
     @classmethod
@@ -89,6 +204,11 @@ class TableSettings(EngineSettings):
         " `[model_aliases]`. A `*` at the end stands for any rest. A served name goes first, then"
         " an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
     )
+    cluster: ClusterSettings | None = Field(
+        None,
+        description="Machines whose engines Ray runs: a table `[cluster]`"
+        " ([cluster.md](cluster.md)).",
+    )
 
     def to_config(self) -> engine.ModelConfig:
         config = super().to_config()
@@ -134,7 +254,29 @@ class TableSettings(EngineSettings):
             )
         if self.models_dir and not os.path.isdir(self.models_dir):
             raise ValueError(f"models_dir: {self.models_dir!r} is no directory")
+        if CLUSTER in self.at and not self.models:
+            raise ValueError('at: "cluster" needs tables [[models]]')
+        for one in self.models:
+            if fault := self._fault_in_cluster(one):
+                raise ValueError(f"models: {one.model_name}: {fault}")
         return self
+
+    def _at_of(self, model: TableModel) -> list[str]:
+        return model.at if "at" in model.model_fields_set else self.at
+
+    def _fault_in_cluster(self, model: TableModel) -> str:
+        """Why the settings of a model don't fit those of the cluster; empty if they do."""
+        at = self._at_of(model)
+        if CLUSTER not in at:
+            own = sorted({"engines", "gpus_each", "nodes"} & model.model_fields_set)
+            return f'{own[0]} needs at = ["cluster"], and at is {at}' if own else ""
+        if len(at) > 1:
+            return 'at = ["cluster"] can have no address beside it'
+        if self.cluster is None:
+            return 'at = ["cluster"] needs a table [cluster]'
+        if model.gpus or self.gpus:
+            return "gpus and engines: Ray chooses the GPUs; gpus_each is their number"
+        return ""
 
     @property
     def max_jobs(self) -> int:
@@ -152,7 +294,13 @@ class TableSettings(EngineSettings):
         """A table, completed with the settings outside the tables."""
         own = {"model", "name", *model.model_fields_set}
         rest = {name: getattr(self, name) for name in ModelSettings.model_fields if name not in own}
+        if self.cluster is not None and self._at_of(model) == [CLUSTER]:
+            rest["at"] = [f"file:{self.cluster.members_file(model.model_name)}"]
         return model.model_copy(update=rest)
+
+    def in_cluster(self) -> list[TableModel]:
+        """The models whose engines the cluster runs, each completed."""
+        return [self.complete(one) for one in self.models if self._at_of(one) == [CLUSTER]]
 
     def served(self) -> list[engine.Served]:
         """All models, at least one. Raises engine.ModelError, which names the wrong setting."""

@@ -31,6 +31,7 @@ GROUPS = {
     "Tools and reasoning": "tool_format reasoning_start reasoning_end",
     "Several models": "models default_model models_dir max_loaded load_wait model_aliases",
     "A table of models": "aliases load idle_timeout drain",
+    "Several machines": "cluster engines gpus_each nodes",
     "HTTP": "bind bind_wait allowed_hosts cors_origins formats max_body_bytes heartbeat"
     " reserve_threads max_websockets websocket_timeout",
     "Page": "ui max_viewers",

@@ -33,7 +33,7 @@ HOMES = {
     "safetensors": "engine/backends/",
     "multiprocessing": (),  # its way to start a process imports the main module once more
     "pickle": "engine/links/wire.py",
-    "ray": "engine/links/",
+    "ray": "switchyard/cluster/",
     "llguidance": ("engine/grammar/", "engine/backends/sampling/matcher.py"),
     "jinja2": ("app/chat/template.py", "app/chat/sandbox.py"),
     "flask": ("app/", "switchyard/server/wsgi.py", "switchyard/testing/"),

@@ -34,6 +34,8 @@ def _optional(name: str, field: Any) -> Any:
     return (field.annotation | None, Field(None, description=field.description))
 
 
+OF_CLUSTER = ("engines", "gpus_each", "nodes")  # of machines, which no request may choose
+
 # Each setting of a table `[[models]]`, except its names, and settings with paths or addresses,
 # which the configuration alone may set.
 ModelChange: Any = pydantic.create_model(
@@ -42,7 +44,7 @@ ModelChange: Any = pydantic.create_model(
     **{
         name: _optional(name, field)
         for name, field in TableModel.model_fields.items()
-        if name not in ("name", "aliases", "loras", "at", "engine_key_file")
+        if name not in ("name", "aliases", "loras", "at", "engine_key_file", *OF_CLUSTER)
     },
 )
 

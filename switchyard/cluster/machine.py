@@ -1,0 +1,100 @@
+"""This machine in a cluster: its address, and what starts Ray on it."""
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+from switchyard.app import SettingsError
+from switchyard.app.table_settings import ClusterSettings
+
+PORT = 6379  # of the head
+SLOTS = "engine"  # Ray's resource: engines without a GPU that a machine may have
+LABEL = "switchyard"  # the name of Ray's label that has a machine's own
+OBJECT_STORE = 80_000_000  # bytes, about the least that Ray takes; nothing goes through it
+FIRST_WORKER, LAST_WORKER = 20000, 20099
+SILENCE = 600  # seconds for which machines go on without a head
+LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
+
+
+def addresses_here(table: str | None = None) -> list[str]:
+    """All IPv4 addresses of this machine. `table`: the text of /proc/net/fib_trie."""
+    if table is None:
+        with open("/proc/net/fib_trie") as file:
+            table = file.read()
+    return list(dict.fromkeys(LOCAL.findall(table)))
+
+
+def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None = None) -> str:
+    """This machine's address in the cluster's network, or the `given` one. Raises SettingsError."""
+    inside = [one for one in here if ipaddress.IPv4Address(one) in cluster.network]
+    if given is not None:
+        if given not in here:
+            raise SettingsError(f"--address {given}: this machine has {', '.join(here)}")
+        inside = [given]
+    if len(inside) == 1:
+        return inside[0]
+    if not inside:
+        raise SettingsError(
+            f"cluster.network: no address of this machine is in {cluster.network}: it has"
+            f" {', '.join(here)}"
+        )
+    raise SettingsError(
+        f"cluster.network: {cluster.network} has {', '.join(inside)} of this machine: choose with"
+        " --address"
+    )
+
+
+def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
+    """Ray's variables: one secret for all, the engines' key."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": hmac.new(key, b"ray", hashlib.sha256).hexdigest(),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": cluster.state_dir,
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(SILENCE),
+        "RAY_health_check_initial_delay_ms": "1000",
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "2000",
+        "RAY_health_check_failure_threshold": "3",
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": f"{cluster.state_dir}/gcs",
+    }
+
+
+def ray_start(
+    cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
+) -> list[str]:
+    """The command that runs Ray on this machine. `slots`: engines without a GPU; 0: no engine."""
+    place = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+        *(place if is_head else [f"--address={cluster.head}:{PORT}"]),
+        f"--node-ip-address={address}",
+        "--disable-usage-stats",
+        "--include-log-monitor=false",
+        "--num-cpus=0",
+        *([] if slots else ["--num-gpus=0"]),
+        f"--resources={json.dumps({SLOTS: slots})}",
+        *([f"--labels={LABEL}={label}"] if label else []),
+        f"--object-store-memory={OBJECT_STORE}",
+        f"--node-manager-port={PORT + 1}",
+        f"--object-manager-port={PORT + 2}",
+        f"--runtime-env-agent-port={PORT + 3}",
+        f"--dashboard-agent-grpc-port={PORT + 4}",
+        f"--dashboard-agent-listen-port={PORT + 5}",
+        f"--metrics-export-port={PORT + 6}",
+        f"--min-worker-port={FIRST_WORKER}",
+        f"--max-worker-port={LAST_WORKER}",
+    ]
+
+
+def forget_last_start(cluster: ClusterSettings) -> None:
+    """Ray refuses a head while this file names the last one."""
+    path = f"{cluster.state_dir}/ray/ray_current_cluster"
+    if os.path.exists(path):
+        os.unlink(path)

@@ -1,0 +1,101 @@
+"""What the settings want of a cluster, and how that differs from what there is. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from switchyard.app import SettingsError
+from switchyard.app.config import Settings
+from switchyard.app.table_settings import TableModel
+
+NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine has no use for
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model's engines. `jobs`: wanted of each, by which they scale between `least` and `most`.
+    `nodes`: labels of the machines that may have them; none: any. `version`: a digest of the
+    engine's settings.
+    """
+
+    name: str
+    least: int
+    most: int
+    jobs: int | None
+    gpus_each: int
+    nodes: tuple[str, ...]
+    version: str
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """A model's engines as the cluster was last asked for."""
+
+    engines: int
+    version: str
+
+
+def wanted(settings: Settings) -> list[Wanted]:
+    """Raises SettingsError without a table `[cluster]` or a model for it, engine.ModelError."""
+    if settings.cluster is None:
+        raise SettingsError("cluster: the settings have no table [cluster]", "cluster")
+    if not (models := settings.in_cluster()):
+        raise SettingsError('models: none has at = ["cluster"]', "models")
+    return [_of_model(one, settings.grace) for one in models]
+
+
+def _of_model(model: TableModel, grace: float) -> Wanted:
+    number = model.engines
+    return Wanted(
+        name=model.model_name,
+        least=number.min if number else 1,
+        most=number.max if number else 1,
+        jobs=number.jobs if number else None,
+        gpus_each=model.gpus_each,
+        nodes=tuple(model.nodes),
+        version=version_of(model),
+        grace=grace,
+    )
+
+
+def version_of(model: TableModel) -> str:
+    """Digest of what an engine reads; equal on all machines whose settings of it are. Raises
+    engine.ModelError.
+    """
+    options = asdict(model.served().config)
+    for name in NOT_OF_AN_ENGINE:
+        del options[name]
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def changes(wanted: Sequence[Wanted], there: Mapping[str, There]) -> list[str]:
+    """A line for each model that `apply` changes; none if all is as wanted."""
+    lines = [line for one in wanted if (line := _change(one, there.get(one.name)))]
+    names = {one.name for one in wanted}
+    return [
+        *lines,
+        *(
+            f"{name}: ends {_engines(one.engines)}"
+            for name, one in there.items()
+            if name not in names
+        ),
+    ]
+
+
+def _change(wanted: Wanted, there: There | None) -> str:
+    number = min(max(there.engines, wanted.least), wanted.most) if there else wanted.least
+    if there is None:
+        return f"{wanted.name}: starts {_engines(number)}"
+    parts = []
+    if there.engines != number:
+        parts.append(f"from {there.engines} to {_engines(number)}")
+    if there.version != wanted.version:
+        waits = "; requests wait while the only one loads" if number == 1 else ""
+        parts.append(f"replaces {_engines(there.engines)}, as settings have changed{waits}")
+    return f"{wanted.name}: {', '.join(parts)}" if parts else ""
+
+
+def _engines(number: int) -> str:
+    return "1 engine" if number == 1 else f"{number} engines"

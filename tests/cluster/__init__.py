@@ -1,0 +1,1 @@
+"""Engines on several machines: settings, supervisors, Ray."""
