@@ -1,0 +1,227 @@
+"""One `switchyard engine` under supervision, as systemd would: it is ready, alive or silent by the
+messages of sd_notify. Knows nothing of Ray.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+FIRST_SIGN = 120.0  # seconds until a process that imports torch must have sent one
+SILENCE = 12.0  # seconds without a sign of life, after which the process is killed
+WATCHDOG = 10.0  # seconds, of which an engine sends a sign each third
+LOOK = 0.2  # seconds between looks at the clock
+KILLED = 5.0  # seconds in which the kernel ends a killed process
+LINES = 20  # of its log that are kept for a fault
+# A port that another process has; another may be free.
+IN_USE = "can't listen on"
+# Runs a command that is killed when the thread that started it ends. The second look finds a parent
+# that ended before the first line.
+TETHER = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
+    " os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+class EngineFailed(Exception):
+    """An engine that did not become ready. One line, with its last one."""
+
+
+class Place:
+    """An address that no other supervisor of this machine has. Its name is an abstract Unix socket,
+    which the kernel keeps for each network namespace and drops with the process.
+    """
+
+    def __init__(self, address: str, port: int) -> None:
+        """Raises OSError if another has it."""
+        self.at = f"{address}:{port}"
+        self._name = socket.socket(socket.AF_UNIX)
+        try:
+            self._name.bind(f"\0switchyard-engine-{self.at}")
+        except OSError:
+            self._name.close()
+            raise
+
+    def release(self) -> None:
+        self._name.close()
+
+
+class EngineProcess:
+    """Starts an engine at the first free port, and returns from `start` once it is ready."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        address: str,
+        ports: Sequence[int],
+        environment: Mapping[str, str],
+        silence: float = SILENCE,
+        first_sign: float = FIRST_SIGN,
+    ) -> None:
+        """`command`: without the engine's address, which becomes its last argument. `silence` and
+        `first_sign`: seconds after which a silent process is killed, later and at first.
+        """
+        self._command = list(command)
+        self._address = address
+        self._ports = ports
+        self._environment = dict(environment)
+        self._silence, self._first_sign = silence, first_sign
+        self._child: subprocess.Popen[bytes] | None = None
+        self._place: Place | None = None
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._is_born = threading.Event()
+        self._is_ready = threading.Event()
+        self._is_over = threading.Event()
+        self._is_ending = False
+        self._fault = ""
+        self.status = ""
+
+    # Any thread
+
+    @property
+    def at(self) -> str:
+        return self._place.at if self._place else ""
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid if self._child else 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over.is_set()
+
+    @property
+    def fault(self) -> str:
+        """Why the process ended although nobody had asked for it; empty until then."""
+        return "" if self._is_ending or not self.is_over else self._fault
+
+    def start(self, ended: Callable[[], None] = lambda: None) -> None:
+        """Wait until the engine is ready. `ended` is called once, on another thread, when a ready
+        engine ends although nobody has asked for it. Raises EngineFailed.
+        """
+        for port in self._ports:
+            try:
+                self._place = Place(self._address, port)
+            except OSError:
+                continue
+            self._run(ended)
+            if self._is_ready.is_set():
+                return
+            self._place.release()
+            if not any(IN_USE in line for line in self._lines):
+                raise EngineFailed(self._fault)
+            self._lines.clear()
+        raise EngineFailed(f"no port from {self._ports[0]} to {self._ports[-1]} is free")
+
+    def end(self, grace: float) -> bool:
+        """Let the engine finish its requests for `grace` seconds, then kill it. Whether it ended by
+        itself. Waits no longer than `grace` and some seconds.
+        """
+        self._is_ending = True
+        if self._child is None:
+            return True
+        self._signal(signal.SIGTERM)
+        is_gentle = self._is_over.wait(grace)
+        if not is_gentle:
+            self._signal(signal.SIGKILL)
+            self._is_over.wait(KILLED)
+        if self._place:
+            self._place.release()
+        return is_gentle
+
+    # Inside
+
+    def _run(self, ended: Callable[[], None]) -> None:
+        """Returns once the engine is ready, or has ended."""
+        self._is_born.clear()
+        self._is_over.clear()
+        threading.Thread(target=self._keep, args=(ended,), name="engine", daemon=True).start()
+        self._is_born.wait()
+        while not self._is_ready.is_set() and not self._is_over.is_set():
+            self._is_ready.wait(LOOK)
+
+    def _signal(self, number: int) -> None:
+        if self._child is not None and not self.is_over:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    # Thread of the engine. It lives as long as the process, which is killed with the thread.
+
+    def _keep(self, ended: Callable[[], None]) -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="switchyard-") as folder,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as signs,
+        ):
+            signs.bind(f"{folder}/notify")
+            signs.settimeout(LOOK)
+            try:
+                self._child = child = self._start_child(f"{folder}/notify")
+            except OSError as reason:
+                self._fault = f"the engine can't be started: {reason}"
+                self._is_born.set()
+                self._is_over.set()
+                return
+            log = threading.Thread(target=self._read, args=(child,), name="log", daemon=True)
+            log.start()
+            self._is_born.set()
+            self._listen(child, signs)
+        log.join(KILLED)  # longer if a process of the engine's own has outlived it
+        last = self._lines[-1] if self._lines else "it has written nothing"
+        self._fault = self._fault or f"the engine ended with status {child.returncode}: {last}"
+        was_ready = self._is_ready.is_set()
+        self._is_over.set()
+        if was_ready and not self._is_ending:
+            ended()
+
+    def _start_child(self, notify: str) -> subprocess.Popen[bytes]:
+        own = {"NOTIFY_SOCKET": notify, "WATCHDOG_USEC": str(round(WATCHDOG * 1e6))}
+        python = [sys.executable, "-S", "-E", "-c", TETHER, str(os.getpid())]
+        return subprocess.Popen(
+            [*python, *self._command, self.at],
+            env={**self._environment, **own},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def _listen(self, child: subprocess.Popen[bytes], signs: socket.socket) -> None:
+        """Until the process ends. Kills it if it is silent: frozen, it hears no SIGTERM."""
+        deadline = time.monotonic() + self._first_sign
+        while child.poll() is None:
+            try:
+                message = signs.recv(4096).decode(errors="replace")
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    self._fault = self._fault or "the engine gave no sign of life"
+                    child.kill()
+                continue
+            deadline = time.monotonic() + self._take(message)
+
+    def _take(self, message: str) -> float:
+        """Seconds until the next sign must come."""
+        allowed = self._silence  # longer while it loads or drains: it says how long
+        for line in message.splitlines():
+            name, _, value = line.partition("=")
+            if line == "READY=1":
+                self._is_ready.set()
+            elif name == "STATUS":
+                self.status = value
+            elif name == "EXTEND_TIMEOUT_USEC" and value.isdecimal():
+                allowed = int(value) / 1e6
+        return allowed
+
+    def _read(self, child: subprocess.Popen[bytes]) -> None:
+        """Pass the engine's log on, and keep its end."""
+        assert child.stderr is not None
+        with child.stderr:
+            for line in child.stderr:
+                if text := line.decode(errors="replace").rstrip():
+                    self._lines.append(text)
+                    with contextlib.suppress(OSError, ValueError):
+                        print(text, file=sys.stderr, flush=True)
