@@ -207,7 +207,7 @@ class TableSettings(EngineSettings):
     cluster: ClusterSettings | None = Field(
         None,
         description="Machines whose engines Ray runs: a table `[cluster]`"
-        " ([cluster.md](cluster.md)).",
+        " ([cluster.md](cluster.md#settings)).",
     )
 
     def to_config(self) -> engine.ModelConfig:

@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("hardship"):
                 item.add_marker(pytest.mark.skip(reason="takes minutes: see -m hardship"))
-    for mark in ("agents", "clients", "hosts", "nodes", "open_webui", "page"):
+    for mark in ("agents", "clients", "cluster", "hosts", "nodes", "open_webui", "page"):
         if config.option.markexpr != mark:
             for item in items:
                 if item.get_closest_marker(mark):

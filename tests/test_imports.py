@@ -158,6 +158,13 @@ def test_arrows_point_down(path):
             assert of_engine == module or of_engine.partition(".")[0] not in inner, module
 
 
+def test_nothing_needs_the_cluster():
+    """Its command alone imports it, by name."""
+    for path in FILES:
+        if not name_of(path).startswith("switchyard/cluster/"):
+            assert not any(one.startswith("switchyard.cluster") for one in imports(path)), path
+
+
 def check_layers(package):
     level = {name: i for i, names in enumerate(LAYERS[package]) for name in names}
     for own, path in entries(package):

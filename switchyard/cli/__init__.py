@@ -12,18 +12,43 @@ from switchyard.settings import CONFIG, FILE
 
 # For each command: its module, its name there, and its help in one sentence.
 COMMANDS = {
-    "serve": ("serve", "serve", "Serve the model in MODEL_DIR, or the demo, under gunicorn."),
-    "engine": ("serve", "shared_engine", "Run the engine of a model for several servers."),
-    "check": ("check", "check", "Check settings, keys, models, memory and address; start nothing."),
-    "doctor": ("doctor", "doctor", "Show what this machine has for a server, and what it lacks."),
-    "estimate": ("estimate", "estimate", "Estimate the GPU memory of a model without loading it."),
-    "keys": ("keys", "keys", "Create, list and revoke API keys."),
-    "models": ("models", "models", "List, load, swap and unload the models of a running server."),
-    "bench": ("bench", "bench", "Measure a running server: tokens a second, waits, gaps, errors."),
-    "status": ("status", "status", "Show each model's state, queue, batch and rates."),
-    "usage": ("usage", "usage", "Show the usage of API keys, by day and model."),
-    "ledger": ("usage", "ledger", "Back up the ledger, even while its server runs."),
-    "drain": ("server", "drain", "Make the server of this machine finish its requests, and end."),
+    "serve": ("cli.serve", "serve", "Serve the model in MODEL_DIR, or the demo, under gunicorn."),
+    "engine": ("cli.serve", "shared_engine", "Run the engine of a model for several servers."),
+    "cluster": ("cluster.commands", "cluster", "Run engines on several machines, by Ray."),
+    "check": (
+        "cli.check",
+        "check",
+        "Check settings, keys, models, memory and address; start nothing.",
+    ),
+    "doctor": (
+        "cli.doctor",
+        "doctor",
+        "Show what this machine has for a server, and what it lacks.",
+    ),
+    "estimate": (
+        "cli.estimate",
+        "estimate",
+        "Estimate the GPU memory of a model without loading it.",
+    ),
+    "keys": ("cli.keys", "keys", "Create, list and revoke API keys."),
+    "models": (
+        "cli.models",
+        "models",
+        "List, load, swap and unload the models of a running server.",
+    ),
+    "bench": (
+        "cli.bench",
+        "bench",
+        "Measure a running server: tokens a second, waits, gaps, errors.",
+    ),
+    "status": ("cli.status", "status", "Show each model's state, queue, batch and rates."),
+    "usage": ("cli.usage", "usage", "Show the usage of API keys, by day and model."),
+    "ledger": ("cli.usage", "ledger", "Back up the ledger, even while its server runs."),
+    "drain": (
+        "cli.server",
+        "drain",
+        "Make the server of this machine finish its requests, and end.",
+    ),
 }
 
 
@@ -57,7 +82,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f"switchyard.cli.{module}"), name)
+        command = getattr(importlib.import_module(f"switchyard.{module}"), name)
         assert isinstance(command, click.Command)
         if CONFIG_OPTION not in command.params:
             command.params.append(CONFIG_OPTION)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 FIRST_SIGN = 120.0  # seconds until a process that imports torch must have sent one
 SILENCE = 12.0  # seconds without a sign of life, after which the process is killed
-WATCHDOG = 10.0  # seconds, of which an engine sends a sign each third
+WATCHDOG = 10.0  # seconds; an engine sends a sign three times in them
 LOOK = 0.2  # seconds between looks at the clock
 KILLED = 5.0  # seconds in which the kernel ends a killed process
 LINES = 20  # of its log that are kept for a fault
@@ -99,12 +99,12 @@ class EngineProcess:
 
     @property
     def fault(self) -> str:
-        """Why the process ended although nobody had asked for it; empty until then."""
+        """Why the process ended without a call of `end`; empty until then."""
         return "" if self._is_ending or not self.is_over else self._fault
 
     def start(self, ended: Callable[[], None] = lambda: None) -> None:
         """Wait until the engine is ready. `ended` is called once, on another thread, when a ready
-        engine ends although nobody has asked for it. Raises EngineFailed.
+        engine ends without a call of `end`. Raises EngineFailed.
         """
         for port in self._ports:
             try:

@@ -18,6 +18,11 @@ LABEL = "switchyard"  # the name of Ray's label that has a machine's own
 OBJECT_STORE = 80_000_000  # bytes, about the least that Ray takes; nothing goes through it
 FIRST_WORKER, LAST_WORKER = 20000, 20099
 SILENCE = 600  # seconds for which machines go on without a head
+# The command `ray`, whose head has no server for Ray clients: there is no option for that.
+RAY = (
+    "import ray.scripts.scripts as ray; ray.get_ray_client_dependency_error = lambda: 'unwanted';"
+    " ray.main()"
+)
 LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
@@ -55,7 +60,6 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": hmac.new(key, b"ray", hashlib.sha256).hexdigest(),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TMPDIR": cluster.state_dir,
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(SILENCE),
         "RAY_health_check_initial_delay_ms": "1000",
         "RAY_health_check_period_ms": "1000",
@@ -70,11 +74,12 @@ def ray_start(
     cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
 ) -> list[str]:
     """The command that runs Ray on this machine. `slots`: engines without a GPU; 0: no engine."""
-    place = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+    place = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
     return [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+        *(sys.executable, "-c", RAY, "start", "--block", "--log-color=false"),
         *(place if is_head else [f"--address={cluster.head}:{PORT}"]),
         f"--node-ip-address={address}",
+        f"--temp-dir={cluster.state_dir}/ray",
         "--disable-usage-stats",
         "--include-log-monitor=false",
         "--num-cpus=0",

@@ -61,4 +61,8 @@ def _follow(host: Host, notifier: Notifier, is_told: threading.Event) -> None:
             notifier.tell("READY=1", "STATUS=ready")
         if time.monotonic() >= next_sign:
             next_sign = time.monotonic() + notifier.period
-            notifier.tell("WATCHDOG=1") if is_ready else notifier.tell_loads("loading")
+            if is_ready:
+                status = f"ready, {host.num_jobs} jobs, {host.num_wanted} wanted"
+                notifier.tell("WATCHDOG=1", f"STATUS={status}")
+            else:
+                notifier.tell_loads("loading")

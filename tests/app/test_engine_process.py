@@ -17,6 +17,7 @@ class Host:
     def __init__(self, is_loaded, looks, told_at, is_released):
         self.loads_at, self.looks, self.told_at = 1 if is_loaded else 99, looks, told_at
         self.is_released, self.number, self.closed = is_released, 0, []
+        self.num_jobs, self.num_wanted = 3, 2
 
     @property
     def is_loaded(self):
@@ -90,7 +91,7 @@ def test_systemd_hears_of_the_load_then_of_life_and_of_the_time_of_the_end(run):
     host = Host(True, 9, 4, True)
     host.loads_at = 3
     _, told, _ = run(host)
-    loads, lives = ("loading",), ("WATCHDOG=1",)
+    loads, lives = ("loading",), ("WATCHDOG=1", "STATUS=ready, 3 jobs, 2 wanted")
     ready, end = ("READY=1", "STATUS=ready"), ("end", 7.0 + RELEASE)
     assert told == [loads, loads, ready, lives, lives, end]
 

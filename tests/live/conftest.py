@@ -125,7 +125,7 @@ def checkout(tmp_path):
     for part in ("engine", "models"):
         (path / "switchyard" / part).symlink_to(f"../{part}")
     (path / "requirements.txt").write_text("")
-    for name in ("cuda", "cuda-source", "exl3"):
+    for name in ("cuda", "cuda-source", "exl3", "cluster"):
         shutil.copy(ROOT / f"requirements-{name}.txt", path)
     return path
 

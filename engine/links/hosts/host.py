@@ -101,6 +101,11 @@ class Host:
     def num_jobs(self) -> int:
         return len(self._jobs)
 
+    @property
+    def num_wanted(self) -> int:
+        """Jobs that wait in servers, which any engine of the model may take."""
+        return self._stats.num_wanted if self._stats else 0
+
     def start(self) -> None:
         self._standing.begin_load()
         self._link.start()

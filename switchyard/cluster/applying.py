@@ -1,0 +1,90 @@
+"""Waits until the cluster is what was asked for, and says what it sees. Any object will do that
+answers as `Cluster`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from switchyard.cluster.declaration import STOP
+from switchyard.cluster.ray_client import Cluster
+from switchyard.cluster.wanted import Wanted
+from switchyard.server.shared_engine import RELEASE
+
+DONE, FAILED, UNDONE = 0, 1, 3  # exit statuses
+PERIOD = 0.5  # seconds between looks
+UNPLACED = 10.0  # seconds without a place for an engine, after which it counts as waiting
+
+
+def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None]) -> int:
+    """Returns the exit status: 3 if an engine waits for a place, or another `apply` came."""
+    name = cluster.declare(wanted)
+    last: dict[str, str] = {}
+    waits_since: dict[str, float] = {}
+    while True:
+        if not cluster.is_latest(name):
+            tell("another apply has begun since; that one holds")
+            return UNDONE
+        states = cluster.states()
+        now = time.monotonic()
+        open_ones = [one for one in wanted if not is_done(one, states.get(one.name))]
+        for one in open_ones:
+            state = states.get(one.name)
+            line = _describe(state)
+            if last.get(one.name) != line:
+                last[one.name] = line
+                tell(f"{one.name}: {line}")
+            if state and state["state"] in ("DEPLOY_FAILED", "UNHEALTHY") and state["message"]:
+                tell(f"{one.name}: {state['message']}")
+                return FAILED
+            if state and _only_waits(state):
+                waits_since.setdefault(one.name, now)
+            else:
+                waits_since.pop(one.name, None)
+        gone = set(states) - {one.name for one in wanted}
+        if not open_ones and not gone:
+            tell("done")
+            return DONE
+        if open_ones and all(now - waits_since.get(one.name, now) > UNPLACED for one in open_ones):
+            for one in open_ones:
+                tell(f"{one.name}: {cluster.lack(one)}")
+            return UNDONE
+        time.sleep(PERIOD)
+
+
+def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[str], None]) -> int:
+    """Returns the exit status: 3 if engines are left after all the time that they may take."""
+    cluster.delete(names)
+    deadline = time.monotonic() + grace + RELEASE + 2 * STOP
+    while left := sorted(set(names) & set(cluster.states())):
+        if time.monotonic() > deadline:
+            tell(f"still ending: {', '.join(left)}")
+            return UNDONE
+        time.sleep(PERIOD)
+    tell(f"ended: {', '.join(names) or 'nothing'}")
+    return DONE
+
+
+def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
+    """Whether all engines run with the settings that are wanted, and no other does."""
+    if state is None or state["config"].get("version") != wanted.version:
+        return False
+    number, running = state["target"], state["replicas"].get("RUNNING", 0)
+    is_in_range = wanted.least <= number <= wanted.most
+    is_still = set(state["replicas"]) <= {"RUNNING"} and running == number
+    return bool(state["state"] == "RUNNING" and is_in_range and is_still)
+
+
+def _only_waits(state: dict[str, Any]) -> bool:
+    """Whether all that is left to do is to place engines for which there is no room."""
+    others = set(state["replicas"]) - {"RUNNING", "STARTING"}
+    return bool(state["unplaced"] and not others) and (
+        state["unplaced"] == state["replicas"].get("STARTING", 0)
+    )
+
+
+def _describe(state: dict[str, Any] | None) -> str:
+    if not state:
+        return "is declared"
+    parts = [f"{number} {name.lower()}" for name, number in sorted(state["replicas"].items())]
+    return ", ".join(parts) or "no engine yet"

@@ -1,0 +1,222 @@
+"""`switchyard cluster`: engines on several machines, which Ray places, heals and scales."""
+
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import click
+
+from switchyard import engine
+from switchyard.app import SettingsError, read_settings
+from switchyard.app.config import Settings
+from switchyard.app.table_settings import ClusterSettings, check_label
+from switchyard.cluster import applying
+from switchyard.cluster.machine import (
+    PORT,
+    addresses_here,
+    environment,
+    forget_last_start,
+    own_address,
+    ray_start,
+)
+from switchyard.cluster.ray_client import (
+    Cluster,
+    ClusterError,
+    check_installed,
+    explain,
+    is_reachable,
+    key_of,
+)
+from switchyard.cluster.report import lines_of, report
+from switchyard.cluster.wanted import changes, wanted
+from switchyard.cluster.watched import Watched, say
+from switchyard.server.notifier import Notifier
+from switchyard.settings import CONFIG, file
+
+PATIENCE = 30.0  # seconds between a node's lines about a head that can't be reached
+
+Body = Callable[..., None]
+ADDRESS = click.option(
+    "--address", help="This machine's address, if it has several in the network."
+)
+
+
+def _with_faults(body: Body) -> Body:
+    """Faults in one line, with status 1."""
+
+    @wraps(body)
+    def run(**given: Any) -> None:
+        try:
+            body(**given)
+        except (SettingsError, ClusterError, engine.ModelError, OSError) as error:
+            click.echo(f"switchyard: {error}", err=True)
+            sys.exit(1)
+
+    return run
+
+
+@click.group()
+def cluster() -> None:
+    """Run engines on several machines, by Ray."""
+
+
+@cluster.command()
+@ADDRESS
+@click.option("--engines", default=0, help="Engines without a GPU that may run here. Default: 0.")
+@click.option("--new-key", metavar="FILE", help="Write a key for all machines to FILE, and end.")
+@_with_faults
+def head(address: str | None, engines: int, new_key: str | None) -> None:
+    """Run the head of the cluster on this machine, until a signal ends it."""
+    if new_key is not None:
+        _write_key(new_key)
+        return
+    settings, place, own = _here(address)
+    if own != str(place.head):
+        raise SettingsError(f"cluster.head is {place.head}, and this machine is {own}")
+    command = ray_start(place, own, True, _places(engines))
+    _run(settings, place, own, command, lambda: forget_last_start(place))
+
+
+@cluster.command()
+@ADDRESS
+@click.option("--engines", default=1, help="Engines without a GPU that may run here. Default: 1.")
+@click.option("--label", help="A word that `nodes` of a model may name.")
+@_with_faults
+def node(address: str | None, engines: int, label: str | None) -> None:
+    """Offer this machine to the cluster, until a signal ends it."""
+    if label is not None:
+        try:
+            check_label(label)
+        except ValueError as error:
+            raise SettingsError(f"--label: {error}") from None
+    settings, place, own = _here(address)
+    command = ray_start(place, own, False, _places(engines), label)
+    _run(settings, place, own, command, lambda: _wait_for_head(place))
+
+
+@cluster.command()
+@ADDRESS
+@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+@_with_faults
+def apply(address: str | None, dry_run: bool) -> None:
+    """Make the cluster what the settings say: start, scale, update and end engines."""
+    with _connected(address) as (settings, there):
+        models = wanted(settings)
+        steps = changes(models, there.there())
+        click.echo("\n".join(steps) or "all is as the settings say")
+        if any(node["is_head"] and node["engines"] for node in there.nodes()):
+            click.echo("the head may have engines: they end with it")
+        if dry_run:
+            return
+        status = applying.apply(there, models, click.echo) if steps else 0
+    sys.exit(status)
+
+
+@cluster.command()
+@ADDRESS
+@click.option("--json", "as_json", is_flag=True, help="As one object.")
+@_with_faults
+def status(address: str | None, as_json: bool) -> None:
+    """Show machines, engines, and what waits for what."""
+    with _connected(address) as (settings, there):
+        found = report(there, wanted(settings))
+    click.echo(json.dumps(found) if as_json else "\n".join(lines_of(found)))
+
+
+@cluster.command()
+@ADDRESS
+@click.argument("name", required=False)
+@_with_faults
+def down(address: str | None, name: str | None) -> None:
+    """End the engines of one model, or of all, once their requests have ended."""
+    with _connected(address) as (settings, there):
+        names = list(there.there())
+        if name is not None and name not in names:
+            raise ClusterError(f"{name} has no engines here; there is: {engine.listed(names)}")
+        ending = names if name is None else [name]
+        code = applying.down(there, ending, settings.grace, click.echo)
+    sys.exit(code)
+
+
+def _here(address: str | None) -> tuple[Settings, ClusterSettings, str]:
+    """The settings, those of the cluster, and this machine's address. Raises SettingsError,
+    ClusterError, engine.ModelError.
+    """
+    check_installed()
+    settings = read_settings()
+    wanted(settings)
+    key_of(settings)
+    assert settings.cluster is not None
+    return settings, settings.cluster, own_address(settings.cluster, addresses_here(), address)
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[tuple[Settings, Cluster]]:
+    settings, _, own = _here(address)
+    there = Cluster(settings, own)
+    try:
+        yield settings, there
+    finally:
+        there.close()
+
+
+def _places(engines: int) -> int:
+    if not 0 <= engines <= 64:
+        raise SettingsError(f"--engines {engines}: must be from 0 to 64")
+    return engines
+
+
+def _run(
+    settings: Settings,
+    place: ClusterSettings,
+    own: str,
+    command: list[str],
+    prepare: Callable[[], None],
+) -> None:
+    """Keep Ray and the follower running, until a signal ends both."""
+    notifier = Notifier.take(os.environ)
+    for folder in (place.run_dir, place.state_dir):
+        os.makedirs(folder, exist_ok=True)
+    variables = {**os.environ, **environment(place, key_of(settings)), "PYTHONUNBUFFERED": "1"}
+    if os.path.exists(file()):  # Ray's workers run in other directories
+        variables[CONFIG] = os.path.abspath(file())
+    follower = [sys.executable, "-m", "switchyard.cluster.follower", own]
+    both = [
+        Watched("ray", command, variables, prepare, explain),
+        Watched("the follower", follower, variables),
+    ]
+    is_told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: is_told.set())
+    for one in both:
+        one.start()
+    notifier.tell("READY=1")
+    say(f"this machine is {own} of the cluster; its head is {place.head}")
+    while not is_told.wait(3600):
+        pass
+    for one in reversed(both):
+        one.stop()
+
+
+def _wait_for_head(place: ClusterSettings) -> None:
+    """Until it can be reached; a line each half minute. Ray itself would end at once."""
+    while not is_reachable(place, PATIENCE / 3):
+        now = time.monotonic()
+        say(f"the head {place.head}:{PORT} can't be reached; goes on trying")
+        while time.monotonic() < now + PATIENCE and not is_reachable(place, 1.0):
+            time.sleep(1.0)
+
+
+def _write_key(path: str) -> None:
+    """Raises OSError for a file that exists: machines may use its key."""
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as key:
+        key.write(secrets.token_hex(32) + "\n")
+    click.echo(f"{path} has a new key; copy it to each machine")

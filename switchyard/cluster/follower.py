@@ -1,0 +1,69 @@
+"""Writes which engines there are, a file for each model. A process beside Ray's node:
+`python -m switchyard.cluster.follower ADDRESS`. It ends with the node, and is started again.
+"""
+
+import faulthandler
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from switchyard.app.config import read_settings
+from switchyard.app.table_settings import ClusterSettings
+from switchyard.cluster.ray_client import Cluster, ClusterError
+from switchyard.cluster.watched import say
+
+PERIOD = 1.0  # seconds between questions
+STUCK = 60.0  # seconds for one question; then the process ends
+
+
+def write(path: str, at: Sequence[str]) -> None:
+    """Replace the file at once: a server reads the old engines or the new ones. An empty list is
+    no news, but a fault of the source.
+    """
+    if not at:
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    fresh = f"{path}.{os.getpid()}"
+    with open(fresh, "w") as file:
+        file.write("".join(f"{one}\n" for one in sorted(at)))
+    os.replace(fresh, path)
+
+
+def follow(cluster: Cluster, settings: ClusterSettings) -> None:
+    """Until the process ends."""
+    last: dict[str, list[str]] = {}
+    fault = ""
+    while True:
+        faulthandler.dump_traceback_later(STUCK, exit=True)
+        before, fault = fault, ""
+        for name in cluster.there():
+            try:
+                at = [one["at"] for one in cluster.engines(name)]
+            except Exception as reason:  # an engine that ends meanwhile, or no head
+                fault = f"{name}: no answer: {type(reason).__name__}"
+                continue
+            path = settings.members_file(name)
+            if at and (at != last.get(name) or not os.path.exists(path)):
+                write(path, at)
+                last[name] = at
+                say(f"{name}: {', '.join(at)}")
+        if fault and fault != before:
+            say(f"the engines stay as they are: {fault}")
+        time.sleep(PERIOD)
+
+
+def main() -> None:
+    settings = read_settings()
+    assert settings.cluster is not None
+    faulthandler.dump_traceback_later(STUCK, exit=True)
+    try:
+        cluster = Cluster(settings, sys.argv[1])
+    except ClusterError as error:
+        say(str(error))
+        sys.exit(1)
+    follow(cluster, settings.cluster)
+
+
+if __name__ == "__main__":
+    main()

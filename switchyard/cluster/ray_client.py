@@ -1,0 +1,199 @@
+"""A connection to the head of a running cluster. Imports Ray when it connects."""
+
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from switchyard.app.config import Settings
+from switchyard.app.table_settings import ClusterSettings
+from switchyard.cluster.declaration import DEPLOYMENT, declaration
+from switchyard.cluster.machine import PORT, SLOTS, environment
+from switchyard.cluster.wanted import There, Wanted
+from switchyard.engine.links.hosts.key import keys_in, read_key
+
+VERSION = "2.60"  # of Ray: a private call of its is used
+CURE = "pip install 'switchyard[cluster]'"
+REACH = 10.0  # seconds for the head to answer
+ASK = 5.0  # seconds for all engines to answer
+APPLY = "switchyard-apply"  # names the latest `apply` in Ray's store
+
+
+class ClusterError(Exception):
+    """One line: what keeps a command from the cluster."""
+
+
+def check_installed() -> None:
+    """Raises ClusterError without Ray, or with another version of it."""
+    if importlib.util.find_spec("ray") is None:
+        raise ClusterError(f"ray is not installed: {CURE}")
+    if not (found := importlib.metadata.version("ray")).startswith(f"{VERSION}."):
+        raise ClusterError(f"ray {found} is installed, and {VERSION} is needed: {CURE}")
+
+
+def key_of(settings: Settings) -> bytes:
+    """The key that all machines share. Raises ClusterError, engine.ModelError."""
+    if not (key := read_key(settings.engine_key_file)):
+        raise ClusterError("engine_key_file: a cluster needs a key, the same on every machine")
+    return keys_in(key)[0]
+
+
+def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
+    try:
+        socket.create_connection((str(cluster.head), PORT), seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def explain(text: str) -> str:
+    """What an error of Ray's means to an operator, in one line; empty if it is unknown."""
+    if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
+        return "the head has another key: compare engine_key_file"
+    if "Version mismatch" in text:
+        words = [line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line]
+        return f"the head has other versions: {', '.join(words)}: {CURE}"
+    if "Can't find a node_ip_address" in text or "node with" in text.lower():
+        return "this machine has no node of the cluster: run this where head or node runs"
+    return ""
+
+
+class Cluster:
+    """A connection to the head. One thread."""
+
+    def __init__(self, settings: Settings, address: str) -> None:
+        """`address`: of this machine. Raises ClusterError within some seconds."""
+        check_installed()
+        assert settings.cluster is not None
+        cluster = settings.cluster
+        os.environ.update(environment(cluster, key_of(settings)))
+        if not is_reachable(cluster, REACH):
+            raise ClusterError(f"the head {cluster.head}:{PORT} can't be reached")
+        import ray
+
+        self._ray = ray
+        try:
+            ray.init(
+                address=f"{cluster.head}:{PORT}",
+                namespace="switchyard",
+                logging_level="ERROR",
+                log_to_driver=False,
+                _node_ip_address=address,
+            )
+        except Exception as error:
+            raise ClusterError(explain(str(error)) or _line(error)) from None
+        from ray import serve
+        from ray.serve.context import _get_global_client
+
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        self._serve, self._client = serve, _get_global_client
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+    # Questions
+
+    def there(self) -> dict[str, There]:
+        """The models that were declared last."""
+        found = {}
+        for name, one in self._applications().items():
+            target = one["deployments"].get(DEPLOYMENT, {}).get("target_num_replicas", 0)
+            config = one["deployed_app_config"] or {}
+            found[name] = There(target, config.get("args", {}).get("version", ""))
+        return found
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """For each model the number of engines by state, as Serve calls it, and its message."""
+        found = {}
+        for name, one in self._applications().items():
+            deployment = one["deployments"].get(DEPLOYMENT, {})
+            message = deployment.get("message") or one["message"]
+            replicas = deployment.get("replicas", [])
+            states = [replica["state"] for replica in replicas]
+            found[name] = {
+                "state": one["status"],
+                "message": _last_line(message),
+                "target": deployment.get("target_num_replicas", 0),
+                "replicas": {state: states.count(state) for state in states},
+                "unplaced": sum(
+                    one["state"] == "STARTING" and not one.get("node_id") for one in replicas
+                ),
+                "config": (one["deployed_app_config"] or {}).get("args", {}),
+            }
+        return found
+
+    def engines(self, name: str) -> list[dict[str, Any]]:
+        """What each running engine of a model says of itself. Raises whatever Ray raises."""
+        handle = self._serve.get_deployment_handle(DEPLOYMENT, name)
+        answers: list[dict[str, Any]] = handle.broadcast("info").results(timeout_s=ASK)
+        return sorted(answers, key=lambda one: str(one["at"]))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The machines that are there, with what Ray may give of them."""
+        return [
+            {
+                "address": one["NodeManagerAddress"],
+                "gpus": one["Resources"].get("GPU", 0),
+                "engines": one["Resources"].get(SLOTS, 0),
+                "label": one.get("Labels", {}).get("switchyard", ""),
+                "is_head": "node:__internal_head__" in one["Resources"],
+            }
+            for one in self._ray.nodes()
+            if one["Alive"]
+        ]
+
+    def lack(self, wanted: Wanted) -> str:
+        """What the next engine of a model waits for."""
+        what = "GPU" if wanted.gpus_each else SLOTS
+        number = wanted.gpus_each or 1
+        free = self._ray.available_resources().get(what, 0)
+        whole = self._ray.cluster_resources().get(what, 0)
+        unit = "GPU" if what == "GPU" else "place"
+        where = f" on machines labelled {', '.join(wanted.nodes)}" if wanted.nodes else ""
+        plural = "" if number == 1 else "s"
+        return f"waits for {number} {unit}{plural}{where}: {free:.0f} of {whole:.0f} are free"
+
+    # Commands
+
+    def declare(self, wanted: Sequence[Wanted]) -> str:
+        """Declare all models to Serve, in place of those before. Returns the declaration's name."""
+        from ray.experimental.internal_kv import _internal_kv_put
+        from ray.serve.schema import ServeDeploySchema
+
+        name = f"{os.getpid()} {time.time()}"
+        _internal_kv_put(APPLY, name)
+        self._serve.start(proxy_location="Disabled")
+        body = ServeDeploySchema.model_validate(declaration(wanted))
+        self._client().deploy_apps(body)
+        return name
+
+    def is_latest(self, name: str) -> bool:
+        """Whether no other `apply` has come since."""
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        return bool(_internal_kv_get(APPLY) == name.encode())
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._client().delete_apps(list(names), blocking=False)
+
+    def _applications(self) -> dict[str, Any]:
+        client = self._client(raise_if_no_controller_running=False)
+        if client is None:
+            return {}
+        details = client.get_serve_details()
+        return dict(json.loads(json.dumps(details, default=str))["applications"])
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    faults = [line for line in lines if line.startswith("RuntimeError: ")]
+    return (faults or lines or [""])[-1].removeprefix("RuntimeError: ")
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {_last_line(str(error))[:200]}"

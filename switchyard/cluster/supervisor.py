@@ -1,0 +1,71 @@
+"""What Ray Serve calls a replica: a process that supervises one engine. Runs in a worker of Ray's,
+which has the variables of `switchyard cluster node`.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import time
+from typing import Any
+
+from switchyard.app.config import read_settings
+from switchyard.cluster.engine_process import EngineProcess
+from switchyard.cluster.wanted import version_of
+from switchyard.server.shared_engine import RELEASE
+
+LOST = 1  # exit status
+
+
+class Supervisor:
+    """Starts an engine, and ends with it: Serve then starts another where there is room."""
+
+    def __init__(self, name: str, version: str, address: str) -> None:
+        """`version`: of the settings that `apply` has read. Raises RuntimeError in one line."""
+        settings = read_settings()
+        here = [version_of(one) for one in settings.in_cluster() if one.model_name == name]
+        if here != [version]:
+            raise RuntimeError(
+                f"{address}: its settings of {name} are version {here[0] if here else 'none'}, and"
+                f" those of apply {version}: copy the file of settings"
+            )
+        assert settings.cluster is not None
+        self._grace = settings.grace + RELEASE
+        self._version = version
+        self._since = time.time()
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # the token
+        command = [sys.executable, "-m", "switchyard", "engine", "--name", name, "--at"]
+        ports = settings.cluster.engine_ports
+        self._engine = EngineProcess(command, address, ports, variables)
+        try:
+            self._engine.start(lambda: os._exit(LOST))  # Serve sees it at once
+        except Exception as fault:
+            raise RuntimeError(f"{address}: {fault}") from None
+
+    def info(self) -> dict[str, Any]:
+        return {
+            "at": self._engine.at,
+            "pid": self._engine.pid,
+            "supervisor": os.getpid(),
+            "state": self._engine.status,
+            "version": self._version,
+            "since": self._since,
+        }
+
+    def check_health(self) -> None:
+        if self._engine.is_over:
+            raise RuntimeError(self._engine.fault)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Jobs here, and those that wait in servers for any engine: Serve scales by them."""
+        return loads_in(self._engine.status)
+
+    def __del__(self) -> None:
+        """Serve's way to end a replica: it waits until this returns."""
+        with contextlib.suppress(AttributeError):  # it never came so far
+            self._engine.end(self._grace)
+
+
+def loads_in(status: str) -> dict[str, float]:
+    """The numbers in the status of an engine: "ready, 3 jobs, 2 wanted"."""
+    return {what: float(number) for number, what in re.findall(r"(\d+) (jobs|wanted)", status)}
