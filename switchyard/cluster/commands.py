@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -32,6 +32,7 @@ from switchyard.cluster.ray_client import (
     ClusterError,
     check_installed,
     explain,
+    fault_of_key,
     is_reachable,
     key_of,
 )
@@ -99,7 +100,8 @@ def node(address: str | None, engines: int, label: str | None) -> None:
             raise SettingsError(f"--label: {error}") from None
     settings, place, own = _here(address)
     command = ray_start(place, own, False, _places(engines), label)
-    _run(settings, place, own, command, lambda: _wait_for_head(place))
+    variables = {**os.environ, **environment(place, key_of(settings))}
+    _run(settings, place, own, command, lambda: _wait_for_head(place, variables))
 
 
 @cluster.command()
@@ -206,13 +208,21 @@ def _run(
         one.stop()
 
 
-def _wait_for_head(place: ClusterSettings) -> None:
-    """Until it can be reached; a line each half minute. Ray itself would end at once."""
-    while not is_reachable(place, PATIENCE / 3):
+def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None:
+    """Until it can be reached and has the same key; a line each half minute. Ray itself would end
+    at once, or try a wrong key for minutes.
+    """
+    while fault := _fault_of_head(place, variables):
         now = time.monotonic()
-        say(f"the head {place.head}:{PORT} can't be reached; goes on trying")
-        while time.monotonic() < now + PATIENCE and not is_reachable(place, 1.0):
+        say(f"{fault}; goes on trying")
+        while time.monotonic() < now + PATIENCE and _fault_of_head(place, variables):
             time.sleep(1.0)
+
+
+def _fault_of_head(place: ClusterSettings, variables: Mapping[str, str]) -> str:
+    if not is_reachable(place, PATIENCE / 3):
+        return f"the head {place.head}:{PORT} can't be reached"
+    return fault_of_key(place, variables)
 
 
 def _write_key(path: str) -> None:

@@ -37,7 +37,9 @@ def follow(cluster: Cluster, settings: ClusterSettings) -> None:
     while True:
         faulthandler.dump_traceback_later(STUCK, exit=True)
         before, fault = fault, ""
-        for name in cluster.there():
+        for name, state in cluster.states().items():
+            if not state["replicas"].get("RUNNING"):
+                continue
             try:
                 at = [one["at"] for one in cluster.engines(name)]
             except Exception as reason:  # an engine that ends meanwhile, or no head

@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from switchyard.app.config import Settings
@@ -21,6 +23,7 @@ VERSION = "2.60"  # of Ray: a private call of its is used
 CURE = "pip install 'switchyard[cluster]'"
 REACH = 10.0  # seconds for the head to answer
 ASK = 5.0  # seconds for all engines to answer
+KNOCK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
 APPLY = "switchyard-apply"  # names the latest `apply` in Ray's store
 
 
@@ -51,13 +54,22 @@ def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
     return True
 
 
+def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
+    """Why the head refuses this machine; empty if it doesn't. In a process of Ray's: imported here,
+    Ray would take memory for as long as the machine runs.
+    """
+    command = [sys.executable, "-c", KNOCK, f"{cluster.head}:{PORT}"]
+    done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, timeout=60)
+    return explain(done.stderr) if done.returncode else ""
+
+
 def explain(text: str) -> str:
     """What an error of Ray's means to an operator, in one line; empty if it is unknown."""
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
         return "the head has another key: compare engine_key_file"
     if "Version mismatch" in text:
         words = [line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line]
-        return f"the head has other versions: {', '.join(words)}: {CURE}"
+        return f"the head has other versions of Ray or Python: {', '.join(words) or CURE}"
     if "Can't find a node_ip_address" in text or "node with" in text.lower():
         return "this machine has no node of the cluster: run this where head or node runs"
     return ""
@@ -75,9 +87,13 @@ class Cluster:
         if not is_reachable(cluster, REACH):
             raise ClusterError(f"the head {cluster.head}:{PORT} can't be reached")
         import ray
+        from ray._raylet import GcsClient
 
         self._ray = ray
         try:
+            GcsClient(
+                address=f"{cluster.head}:{PORT}"
+            )  # `init` goes on for minutes with a wrong key
             ray.init(
                 address=f"{cluster.head}:{PORT}",
                 namespace="switchyard",

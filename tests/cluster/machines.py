@@ -37,9 +37,10 @@ def refusal():
 class Machines:
     """A switch and `number` machines, 10.77.0.1 and on; the first is the head's."""
 
-    def __init__(self, root, number):
+    def __init__(self, root, number, python_path=()):
         self.root = pathlib.Path(root)
         self.numbers = range(1, number + 1)
+        self._python_path = os.pathsep.join([*python_path, str(ROOT)])
         self._processes = []
         sh("ip", "netns", "add", f"{HOME}-sw")
         sh("ip", "-n", f"{HOME}-sw", "link", "add", "br0", "type", "bridge")
@@ -90,7 +91,7 @@ class Machines:
         environment |= {
             "HOME": f"{folder}/home",
             "TMPDIR": f"{folder}/state",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": self._python_path,
             "SWITCHYARD_CONFIG": f"{folder}/switchyard.toml",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
@@ -111,6 +112,13 @@ class Machines:
     def switchyard(self, one, *arguments, name=None, **more):
         command = [sys.executable, "-m", "switchyard", *arguments]
         return self.inside(one, *command, name=name, **more)
+
+    @property
+    def foreground(self):
+        """The heads and nodes that run."""
+        return [
+            one for one in self._processes if "cluster" in one.args and one.args[-1] != "status"
+        ]
 
     def run(self, one, *arguments, timeout=120):
         """A command to its end: its status and what it wrote."""

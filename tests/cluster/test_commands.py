@@ -161,8 +161,8 @@ def test_a_file_of_engines_is_replaced_at_once_and_never_by_nothing(tmp_path):
         (
             "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1\n"
             "This process was started with:\n    Ray: 2.60.0\n    Python: 3.11.7",
-            "the head has other versions: Ray: 2.60.0, Python: 3.12.1, Ray: 2.60.0, Python: 3.11.7:"
-            " pip install",
+            "the head has other versions of Ray or Python: Ray: 2.60.0, Python: 3.12.1,"
+            " Ray: 2.60.0, Python: 3.11.7",
         ),
         ("something else", ""),
     ],
@@ -251,12 +251,15 @@ def test_a_head_that_cannot_be_reached_is_named(call, monkeypatch, command):
 def test_a_node_goes_on_trying_and_says_so_each_half_minute(monkeypatch, capsys):
     clock = iter(range(0, 1000, 5))
     answers = iter([False] * 12)  # six a half minute
+    keys = iter(["the head has another key"] * 6)
+    monkeypatch.setattr(commands, "fault_of_key", lambda *_: next(keys, ""))
     monkeypatch.setattr(commands.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(commands.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(commands, "is_reachable", lambda *_: next(answers, True))
-    commands._wait_for_head(types.SimpleNamespace(head="10.0.0.1"))
-    line = "switchyard: the head 10.0.0.1:6379 can't be reached; goes on trying\n"
-    assert capsys.readouterr().err == line * 2
+    commands._wait_for_head(types.SimpleNamespace(head="10.0.0.1"), {})
+    lines = capsys.readouterr().err.splitlines()
+    first = "switchyard: the head 10.0.0.1:6379 can't be reached; goes on trying"
+    assert lines == [first, first, "switchyard: the head has another key; goes on trying"]
 
 
 @pytest.fixture

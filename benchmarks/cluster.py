@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""What do clients notice of a cluster that fails, is updated or scaled? How soon is it whole again?
+
+    sudo python benchmarks/cluster.py [--rows engine,frozen]
+
+Three machines are network namespaces: the head with a server, and two with engines, by Ray. Every
+token of each stream is checked. Needs root and what scripts/test-cluster installs, and runs in that
+environment. `told`: seconds from the failure to the last error. `whole again`: until two engines
+are ready, none of them the one that failed. A line for each row of the table of failures in
+docs/cluster.md, and for memory.
+"""
+
+import argparse
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import header  # noqa: E402
+from tests.cluster.field import Field  # noqa: E402
+
+
+class Row:
+    """What one failure did to the streams beside it."""
+
+    def __init__(self, field):
+        self._field = field
+        self.whole_again = self.began = None
+
+    def fail(self, act, number=2, without=()):
+        self.began = time.time()
+        act()
+        self._field.wait_for_engines(number, without)
+        self.whole_again = time.time() - self.began
+
+    def line(self, name, *results):
+        """`results`: of the streams that ran."""
+        counts = [sum(one[kind] for one in results) for kind in ("whole", "lost", "wrong")]
+        ends = [one["last_lost"] for one in results if one["last_lost"]]
+        told = f"{max(ends) - self.began:6.2f}" if ends else "     -"
+        again = f"{self.whole_again:6.1f}" if self.whole_again is not None else "     -"
+        first = max(one["first_text_max"] for one in results)
+        print(
+            f"{name:28}{counts[0]:7}{counts[1]:6}{counts[2]:6}   {told}   {again}   {first:7.2f}",
+            flush=True,
+        )
+        return counts
+
+
+def engine(field, row):
+    with field.load() as result:
+        pid, *_ = field.an_engine()
+        row.fail(lambda: field.kill(pid), 2, [pid])
+    return [result]
+
+
+def supervisor(field, row):
+    with field.load() as result:
+        pid, *_ = field.an_engine()
+        row.fail(lambda: field.kill(field.supervisor_of(pid)), 2, [pid])
+    return [result]
+
+
+def frozen(field, row):
+    with field.load() as result:
+        pid, *_ = field.an_engine()
+        row.fail(lambda: field.kill(pid, signal.SIGSTOP), 2, [pid])
+    return [result]
+
+
+def machine(field, row):
+    with field.load(260, 200) as result:
+        pid, number, _ = field.an_engine()
+        row.fail(lambda: field.machines.kill_all(number), 2, [pid])
+    field.start_node(number)
+    field.wait_for_nodes(3)
+    return [result]
+
+
+def cut(field, row):
+    with field.load(60, 300) as result:
+        pid, number, _ = field.an_engine()
+        row.fail(lambda: field.machines.cut(number), 2, [pid])
+    with field.load(40, 100) as during:
+        pass
+    field.machines.cut(number, False)
+    field.wait_for_nodes(3)
+    with field.load(40, 100) as after:
+        pass
+    return [result, during, after]
+
+
+def head(field, row):
+    with field.load(120, 300, 12.0) as result:
+        row.fail(field.kill_state)
+    field.wait_for_nodes(3)
+    row.whole_again = time.time() - row.began
+    return [result]
+
+
+def follower(field, row):
+    with field.load(60, 200) as result:
+        row.began = time.time()
+        for number in (1, 2, 3):
+            for pid in field.machines.pids(number, "switchyard.cluster.follower"):
+                field.kill(pid)
+    return [result]
+
+
+def update(field, row):
+    before = [one[1] for one in field.engines()]
+    with field.load(160, 300, 25.0) as result:
+        row.fail(lambda: apply(field, 2, "max_priority = 3"), 2, before)
+    return [result]
+
+
+def up(field, row):
+    with field.load(160, 300, 10.0) as result:
+        row.fail(lambda: apply(field, 3, "max_priority = 3"), 3)
+    return [result]
+
+
+def down(field, row):
+    with field.load(160, 300, 10.0) as result:
+        row.fail(lambda: apply(field, 2, "max_priority = 3"), 2)
+    return [result]
+
+
+def apply(field, engines, more):
+    field.machines.settings(engines, more=more)
+    field.apply()
+
+
+ROWS = {
+    "engine": ("kill -9 of an engine", engine),
+    "supervisor": ("kill -9 of a supervisor", supervisor),
+    "frozen": ("an engine frozen", frozen),
+    "machine": ("a machine's plug pulled", machine),
+    "cut": ("a machine's cable cut", cut),
+    "head": ("the head's state killed", head),
+    "follower": ("all followers killed", follower),
+    "update": ("rolling update", update),
+    "up": ("2 to 3 engines", up),
+    "down": ("3 to 2 engines", down),
+}
+
+
+def memory(field):
+    """MB that the processes of a machine hold alone, without its server and engines."""
+    for number, name in ((1, "the head"), (2, "another machine")):
+        total = 0
+        for pid in field.machines.pids(number):
+            line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"serve" in line or b"gunicorn" in line or b"--name" in line or not line:
+                continue
+            rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+            [pss] = [row.split()[1] for row in rollup.splitlines() if row.startswith("Pss:")]
+            total += int(pss)
+        print(f"memory of {name}, proportional: {total / 1024:.0f} MB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", default=",".join(ROWS))
+    arguments = parser.parse_args()
+    header()
+    root = tempfile.mkdtemp(prefix="swy-", dir="/tmp")  # short, for Ray's Unix sockets
+    field = Field(root)
+    totals = [0, 0, 0]
+    try:
+        began = time.time()
+        field.start()
+        print(f"three machines, two engines and a server: up in {time.time() - began:.1f} s")
+        memory(field)
+        print(f"{'':28}  whole  lost wrong  told, s  whole again, s  first text max, s")
+        for name in arguments.rows.split(","):
+            title, run = ROWS[name]
+            row = Row(field)
+            counts = row.line(title, *run(field, row))
+            totals = [a + b for a, b in zip(totals, counts, strict=True)]
+        print(f"in all: {totals[0]} whole, {totals[1]} lost, {totals[2]} wrong")
+    finally:
+        field.close()
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
