@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 LONGEST = 30.0  # seconds between an end and the next start
 STEADY = 60.0  # seconds after which a program counts as started
 END = 20.0  # seconds for a program to end by SIGTERM
+LAST = 1.0  # seconds for the thread to end after it
 
 
 class Watched:
@@ -51,7 +52,7 @@ class Watched:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(END)
             kill_session(child.pid)
-        self._thread.join(END)
+        self._thread.join(LAST)  # `prepare` may wait for longer
 
     # Own thread
 
@@ -59,11 +60,14 @@ class Watched:
         pause = 1.0
         while not self._is_over.is_set():
             began = time.monotonic()
-            status = self._run_once()
+            try:
+                status = f"status {self._run_once()}"
+            except Exception as reason:  # it can't be prepared or started
+                status = f"{type(reason).__name__}: {reason}"
             pause = 1.0 if time.monotonic() - began > STEADY else pause
             if self._is_over.is_set():
                 return
-            say(f"{self.name} ended with status {status}; starts again in {pause:.0f} s")
+            say(f"{self.name} ended with {status}; starts again in {pause:.0f} s")
             self._is_over.wait(pause)
             pause = min(2 * pause, LONGEST)
 

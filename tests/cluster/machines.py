@@ -115,10 +115,8 @@ class Machines:
 
     @property
     def foreground(self):
-        """The heads and nodes that run."""
-        return [
-            one for one in self._processes if "cluster" in one.args and one.args[-1] != "status"
-        ]
+        """The heads and nodes that run, or have run."""
+        return [one for one in self._processes if {"head", "node"} & {*one.args}]
 
     def run(self, one, *arguments, timeout=120):
         """A command to its end: its status and what it wrote."""

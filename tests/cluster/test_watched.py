@@ -65,6 +65,19 @@ def test_a_program_that_ends_is_started_again_and_leaves_nothing(watch, capfd):
         wait_until(lambda pid=pid: not is_there(pid))
 
 
+def test_what_cannot_be_started_is_said_and_tried_again(watch, capfd):
+    faults = iter([OSError("no room")])
+
+    def prepare():
+        for fault in faults:
+            raise fault
+
+    one = watch("stays", prepare=prepare)
+    told = gather(capfd, "", 1)
+    assert "switchyard: it ended with OSError: no room; starts again in 1 s" in told
+    one.stop()
+
+
 def test_a_stop_ends_all_that_a_program_has_started(watch, capfd):
     one = watch("stays")
     [pid] = started(gather(capfd, "", 1))
