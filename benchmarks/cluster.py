@@ -156,8 +156,8 @@ def memory(field):
         total = 0
         for pid in field.machines.pids(number):
             line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"serve" in line or b"gunicorn" in line or b"--name" in line or not line:
-                continue
+            if not line or line.endswith(b"switchyard\0") or b"--name" in line:
+                continue  # the server, an engine
             rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
             [pss] = [row.split()[1] for row in rollup.splitlines() if row.startswith("Pss:")]
             total += int(pss)
