@@ -173,12 +173,17 @@ class EngineProcess:
             self._is_born.set()
             self._listen(child, signs)
         log.join(KILLED)  # longer if a process of the engine's own has outlived it
-        last = self._lines[-1] if self._lines else "it has written nothing"
-        self._fault = self._fault or f"the engine ended with status {child.returncode}: {last}"
+        said = f"the engine ended with status {child.returncode}: {self._last_line()}"
+        self._fault = self._fault or said
         was_ready = self._is_ready.is_set()
         self._is_over.set()
         if was_ready and not self._is_ending:
             ended()
+
+    def _last_line(self) -> str:
+        """Its reason, if it gave one: lines of its log may follow."""
+        reasons = [line for line in self._lines if line.startswith("switchyard: ")]
+        return (reasons or self._lines or ["it has written nothing"])[-1]
 
     def _start_child(self, notify: str) -> subprocess.Popen[bytes]:
         own = {"NOTIFY_SOCKET": notify, "WATCHDOG_USEC": str(round(WATCHDOG * 1e6))}

@@ -49,10 +49,11 @@ class Watched:
         if (child := self._child) is not None:
             with contextlib.suppress(ProcessLookupError):
                 child.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 child.wait(END)
-            kill_session(child.pid)
-        self._thread.join(LAST)  # `prepare` may wait for longer
+            except subprocess.TimeoutExpired:
+                kill_session(child.pid)
+        self._thread.join(LAST)  # it kills what is left; but `prepare` may wait for longer
 
     # Own thread
 

@@ -95,7 +95,7 @@ def no_waits(monkeypatch):
             Fake(
                 {"llama": state({"RUNNING": 3}, "v0")},
                 {"llama": state({"RUNNING": 3, "STOPPING": 1}), "old": state({"STOPPING": 1})},
-                {"llama": state({"RUNNING": 3}), "old": state({"STOPPING": 1})},
+                *[{"llama": state({"RUNNING": 3}), "old": state({"STOPPING": 1})}] * 2,
                 {"llama": state({"RUNNING": 3})},
             ),
             0,
@@ -107,6 +107,7 @@ def test_apply_ends_when_all_is_done_or_cannot_be(cluster, status, last):
     told = []
     assert applying.apply(cluster, [WANTED], told.append) == status
     assert told[-1] == last and len(cluster.declared) == 1
+    assert len(cluster._states) == 1, "it did not wait for the last state"
 
 
 def test_what_serve_gets_keeps_its_args_when_only_the_number_changes():

@@ -37,7 +37,7 @@ try:
 except OSError as reason:
     sys.exit(f"switchyard: at: can't listen on {at}: {reason.strerror}")
 if way == "unloadable":
-    print("there is no model", file=sys.stderr)
+    print("switchyard: there is no model", "INFO a line of its log", sep="\\n", file=sys.stderr)
     sys.exit(3)
 tell("STATUS=loading", "EXTEND_TIMEOUT_USEC=1000000")
 if way == "frozen in its load":
@@ -102,7 +102,7 @@ def test_a_ready_engine_listens_and_ends_gently(make, ports):
 @pytest.mark.parametrize(
     ("way", "times", "message"),
     [
-        ("unloadable", {}, "the engine ended with status 3: there is no model"),
+        ("unloadable", {}, "the engine ended with status 3: switchyard: there is no model"),
         ("mute", {"first_sign": 0.5}, "the engine gave no sign of life"),
         ("frozen in its load", {}, "the engine gave no sign of life"),
     ],
