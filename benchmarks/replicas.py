@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What does the loss of a replica cost, if there are two, and if it is the only one?
+"""What do replicas deliver, and what does the loss of one cost?
 
-    python benchmarks/replicas.py [--streams 64] [--rounds 5] [--model DIRECTORY --gpus 0,1]
+    python benchmarks/replicas.py [--streams 64] [--rounds 5] [--replicas 1,2]
+        [--model DIRECTORY --gpus 0,1]
 
 Without a model: processes over a backend with a token for every job each 20 ms; with one, a replica
 on each GPU. `told`: seconds from SIGKILL or SIGSTOP to the error of the first stream that had
 begun; for SIGSTOP less `silence_timeout`. `lost`: requests that had not begun and did not end
-completely. ceiling.py measures what a second replica gains.
+completely. Of a steady state: tokens a second, CPU of this process, which is the front end, and how
+many more streams the fullest replica has than the mean. ceiling.py measures over HTTP.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from switchyard.engine.links.replicas import ReplicaLink  # noqa: E402
 from switchyard.engine.messages import Chunk, Failed, Finished  # noqa: E402
 
 SILENCE = 2.0  # seconds
+STEADY = 4.0  # seconds
 LONG, SHORT = 1500, 10  # tokens
 WAITING = 32  # requests that have not begun
 
@@ -93,14 +96,17 @@ class Reader(threading.Thread):
         self._stream = model.submit([job])
         self._begun = begun
         self.end = self.ended = None
+        self.num_tokens = 0
         self.start()
 
     def run(self):
         while not self._stream.is_finished:
             for event in self._stream.take():
-                if isinstance(event, Chunk) and self._begun is not None:
-                    self._begun.release()
-                    self._begun = None
+                if isinstance(event, Chunk):
+                    self.num_tokens += len(event.token_ids)
+                    if self._begun is not None:
+                        self._begun.release()
+                        self._begun = None
                 if isinstance(event, Finished | Failed):
                     self.end, self.ended = event, time.monotonic()
 
@@ -109,13 +115,40 @@ class Reader(threading.Thread):
         self.join()
 
 
-def lose(args, number, num_replicas):
-    """Returns seconds until the loss is told, answers that it ended, requests that were lost."""
+def begin(args, num_replicas):
+    """The engine, and its streams, each with a token."""
     model = open_model(args, num_replicas)
     begun = threading.Semaphore(0)
     long = [Reader(model, make_job(f"long-{i}", LONG), begun) for i in range(args.streams)]
     for _ in long:
         begun.acquire()
+    return model, long
+
+
+def keep(args, num_replicas):
+    """Returns tokens a second, CPU seconds of the front end for a token, and the jobs of the
+    fullest replica relative to the mean.
+    """
+    model, long = begin(args, num_replicas)
+
+    def now():
+        return time.monotonic(), time.process_time(), sum(one.num_tokens for one in long)
+
+    before = now()
+    time.sleep(STEADY)
+    seconds, cpu, num_tokens = (b - a for a, b in zip(before, now(), strict=True))
+    jobs = [one.num_jobs for one in model.standing.replicas] or [args.streams]
+    for i in range(args.streams):
+        model.cancel(f"long-{i}")
+    for reader in long:
+        reader.join()
+    model.close(timeout=60)
+    return num_tokens / seconds, cpu / num_tokens, max(jobs) / statistics.mean(jobs)
+
+
+def lose(args, number, num_replicas):
+    """Returns seconds until the loss is told, answers that it ended, requests that were lost."""
+    model, long = begin(args, num_replicas)
     waiting = [Reader(model, make_job(f"waiting-{i}", SHORT)) for i in range(WAITING)]
     victim = model.standing.replicas[0].pid
     before = time.monotonic()
@@ -144,12 +177,20 @@ def main():
     )
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--replicas", default="2,1", type=lambda s: [int(n) for n in s.split(",")])
     parser.add_argument("--model")
     parser.add_argument("--gpus", default="0,1")
     args = parser.parse_args()
     header()
+    for num_replicas in args.replicas:
+        rate, cpu, spread = keep(args, num_replicas)
+        print(
+            f"steady with {num_replicas}  {rate:.0f} tokens/s  front end {1e6 * cpu:.1f} us a token"
+            f"  fullest {spread:.2f} of the mean",
+            flush=True,
+        )
     for number, grace in ((signal.SIGKILL, 0.0), (signal.SIGSTOP, SILENCE)):
-        for num_replicas in (2, 1):
+        for num_replicas in args.replicas:
             found = [lose(args, number, num_replicas) for _ in range(args.rounds)]
             told = [seconds - grace for seconds, _, _ in found]
             ended = statistics.median(failed for _, failed, _ in found)
