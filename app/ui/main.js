@@ -136,6 +136,7 @@ class Page {
   changedElsewhere(id, row) {
     const data = this.store.all.get(id);
     if (data && this.isBusy(data)) return;
+    if (row && data && row.updated < data.updated) return; // read before this tab's own last change
     if (!row && this.panes.some((pane) => pane.data === data)) return; // it stays until it is left
     if (row) this.store.all.set(id, row);
     else this.store.all.delete(id);
