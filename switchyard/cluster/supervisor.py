@@ -27,7 +27,7 @@ class Supervisor:
         if here != [version]:
             raise RuntimeError(
                 f"{address}: its settings of {name} are version {here[0] if here else 'none'}, and"
-                f" those of apply {version}: copy the file of settings"
+                f" those of apply {version}: copy the file of settings, or install one Switchyard"
             )
         assert settings.cluster is not None
         self._grace = settings.grace + RELEASE

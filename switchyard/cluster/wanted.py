@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from switchyard import __version__
 from switchyard.app import SettingsError
 from switchyard.app.config import Settings
 from switchyard.app.table_settings import TableModel
@@ -15,8 +16,7 @@ NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine h
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A model's engines. `jobs`: wanted of each, by which they scale between `least` and `most`.
-    `nodes`: labels of the machines that may have them; none: any. `version`: a digest of the
-    engine's settings.
+    `nodes`: labels of the machines that may have them; none: any. `version`: as of `version_of`.
     """
 
     name: str
@@ -61,10 +61,10 @@ def _of_model(model: TableModel, grace: float) -> Wanted:
 
 
 def version_of(model: TableModel) -> str:
-    """Digest of what an engine reads; equal on all machines whose settings of it are. Raises
-    engine.ModelError.
+    """Digest of what an engine reads, and of Switchyard's own version; equal on all machines where
+    both are. Raises engine.ModelError.
     """
-    options = asdict(model.served().config)
+    options = {**asdict(model.served().config), "switchyard": __version__}
     for name in NOT_OF_AN_ENGINE:
         del options[name]
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
@@ -93,7 +93,7 @@ def _change(wanted: Wanted, there: There | None) -> str:
         parts.append(f"from {there.engines} to {_engines(number)}")
     if there.version != wanted.version:
         waits = "; requests wait while the only one loads" if number == 1 else ""
-        parts.append(f"replaces {_engines(there.engines)}, as settings have changed{waits}")
+        parts.append(f"replaces {_engines(there.engines)}, as their version has changed{waits}")
     return f"{wanted.name}: {', '.join(parts)}" if parts else ""
 
 

@@ -274,7 +274,7 @@ def there(monkeypatch):
 def test_a_dry_run_shows_the_steps_and_declares_nothing(call, there):
     status, told = call("apply", "--dry-run")
     assert status == 0 and there.declared == []
-    assert told == "llama: replaces 3 engines, as settings have changed"
+    assert told == "llama: replaces 3 engines, as their version has changed"
 
 
 def test_down_ends_the_engines_that_are_named_and_refuses_a_strange_name(call, there):
@@ -309,4 +309,4 @@ def test_a_supervisor_refuses_settings_of_another_version(call):
         Supervisor("llama", "v9", "10.0.0.2")
     told = str(caught.value)
     assert told.startswith("10.0.0.2: its settings of llama are version")
-    assert told.endswith("those of apply v9: copy the file of settings")
+    assert told.endswith("those of apply v9: copy the file of settings, or install one Switchyard")

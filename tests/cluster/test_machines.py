@@ -100,7 +100,7 @@ def test_an_update_replaces_all_engines_and_loses_nothing(field):
     with field.load(160, 200, 25.0) as result:
         field.machines.settings(2, more="max_priority = 3")
         told = field.apply()
-        assert "replaces 2 engines, as settings have changed" in told
+        assert "replaces 2 engines, as their version has changed" in told
         field.wait_for_engines(2, before)
     nothing_lost(result)
 

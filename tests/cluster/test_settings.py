@@ -3,6 +3,7 @@
 import pytest
 
 from switchyard.app import SettingsError, read_settings
+from switchyard.cluster import wanted as module
 from switchyard.cluster.machine import addresses_here, environment, own_address, ray_start
 from switchyard.cluster.wanted import There, changes, version_of, wanted
 
@@ -115,7 +116,7 @@ def test_settings_without_a_cluster_are_refused(read, text, message):
         wanted(read(text=text))
 
 
-def test_the_version_follows_what_an_engine_reads_and_nothing_else(read):
+def test_the_version_follows_what_an_engine_reads_and_nothing_else(read, monkeypatch):
     def version(*given):
         [one] = read(*given).in_cluster()
         return version_of(one)
@@ -123,6 +124,8 @@ def test_the_version_follows_what_an_engine_reads_and_nothing_else(read):
     before = version("engines = 1")
     assert before == version("engines = 5\ngpus_each = 2", 'run_dir = "/elsewhere"')
     assert before != version("max_batch_size = 7")
+    monkeypatch.setattr(module, "__version__", "9.9")
+    assert before != version("engines = 1")
 
 
 @pytest.mark.parametrize(
@@ -133,13 +136,13 @@ def test_the_version_follows_what_an_engine_reads_and_nothing_else(read):
         ("3", {"llama": (2, "")}, ["llama: from 2 to 3 engines"]),
         ("{ min = 1, max = 4, jobs = 9 }", {"llama": (3, "")}, []),
         ("{ min = 1, max = 2, jobs = 9 }", {"llama": (3, "")}, ["llama: from 3 to 2 engines"]),
-        ("2", {"llama": (2, "x")}, ["llama: replaces 2 engines, as settings have changed"]),
+        ("2", {"llama": (2, "x")}, ["llama: replaces 2 engines, as their version has changed"]),
         (
             "1",
             {"llama": (1, "x"), "old": (1, "")},
             [
-                "llama: replaces 1 engine, as settings have changed; requests wait while the only"
-                " one loads",
+                "llama: replaces 1 engine, as their version has changed; requests wait while the"
+                " only one loads",
                 "old: ends 1 engine",
             ],
         ),
