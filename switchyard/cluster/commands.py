@@ -113,12 +113,13 @@ def apply(address: str | None, dry_run: bool) -> None:
     with _connected(address) as (settings, there):
         models = wanted(settings)
         steps = changes(models, there.there())
-        click.echo("\n".join(steps) or "all is as the settings say")
+        click.echo("\n".join(steps) or "the engines are as the settings say")
         if any(node["is_head"] and node["engines"] for node in there.nodes()):
             click.echo("the head may have engines: they end with it")
         if dry_run:
             return
-        status = applying.apply(there, models, click.echo) if steps else 0
+        # Also without steps: a range may have changed, by which Serve scales later.
+        status = applying.apply(there, models, click.echo)
     sys.exit(status)
 
 

@@ -277,6 +277,15 @@ def test_a_dry_run_shows_the_steps_and_declares_nothing(call, there):
     assert told == "llama: replaces 3 engines, as their version has changed"
 
 
+def test_apply_declares_what_changes_no_engine_at_once(call, there, monkeypatch):
+    """Such as a range of engines, by which Serve scales later."""
+    monkeypatch.setattr(commands, "changes", lambda *_: [])
+    [wanted] = commands.wanted(commands.read_settings())
+    there._states[:] = [{"llama": state({"RUNNING": 3}, wanted.version)}]
+    assert call("apply") == (0, "the engines are as the settings say\ndone")
+    assert len(there.declared) == 1
+
+
 def test_down_ends_the_engines_that_are_named_and_refuses_a_strange_name(call, there):
     status, told = call("down", "lama")
     assert status == 1 and there.deleted == []
