@@ -24,7 +24,7 @@ from tests.engine.test_logprobs import told
 from tests.scripted import job
 
 GREEDY = Sampling(temperature=0.0)
-WAYS = ["ngram", "draft"]
+WAYS = ["ngram", "ngram ahead", "draft", "draft ahead"]
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,11 @@ def test_a_job_has_room_for_its_guesses_too():
 
 @pytest.fixture(scope="module", params=WAYS)
 def guessing(request, noisy):
-    how = {"ngram_draft": True} if request.param == "ngram" else {"draft_model": noisy}
+    """`ahead`: as on a GPU, where the next pass is launched before the host has the tokens."""
+    how = {"ngram_draft": True} if "ngram" in request.param else {"draft_model": noisy}
     backend = exl2_backend(DEMO, max_batch_size=8, **how)
     backend.open()
+    backend._generator.is_overlapping = "ahead" in request.param
     yield backend
     backend.close()
 

@@ -30,8 +30,8 @@ class OwnTexts:
 
     def rate(self, job: Exl2Job) -> float:
         """How often the next token was the expected one; 0.0 if none is expected now."""
-        text = self._texts[job]
-        return text.rate if len(text) == job.num_tokens else 0.0
+        text = self._texts.get(job)
+        return text.rate if text is not None and len(text) == job.num_tokens else 0.0
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
         """The next tokens of each job, at most `number`, perhaps none."""
