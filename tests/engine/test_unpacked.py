@@ -83,11 +83,11 @@ def test_one_of_several_models_has_copies_only_where_it_asks_for_them(tmp_path):
 @pytest.mark.parametrize(
     ("path", "config", "is_counted"),
     [
-        (DEMO_EXL2, {"products": "auto"}, True),
-        (DEMO_EXL2, {}, False),
-        (DEMO_EXL2, {"products": "auto", "ngram_draft": True}, False),
-        (DEMO_EXL2, {"products": "auto", "loras": (Lora("path", "name"),)}, False),
-        (DEMO, {"products": "auto"}, False),
+        (DEMO_EXL2, {}, True),
+        (DEMO_EXL2, {"products": "exllamav2"}, False),
+        (DEMO_EXL2, {"ngram_draft": True}, False),
+        (DEMO_EXL2, {"loras": (Lora("path", "name"),)}, False),
+        (DEMO, {}, False),
     ],
 )
 def test_our_own_products_take_work_space_where_they_may_serve(path, config, is_counted):
