@@ -23,6 +23,7 @@ from switchyard.cluster.machine import (
     PORT,
     addresses_here,
     environment,
+    environment_of_machine,
     forget_last_start,
     own_address,
     ray_start,
@@ -188,7 +189,8 @@ def _run(
     notifier = Notifier.take(os.environ)
     for folder in (place.run_dir, place.state_dir):
         os.makedirs(folder, exist_ok=True)
-    variables = {**os.environ, **environment(place, key_of(settings)), "PYTHONUNBUFFERED": "1"}
+    lasting = environment_of_machine(place, key_of(settings))
+    variables = {**os.environ, **lasting, "PYTHONUNBUFFERED": "1"}
     if os.path.exists(file()):  # Ray's workers run in other directories
         variables[CONFIG] = os.path.abspath(file())
     follower = [sys.executable, "-m", "switchyard.cluster.follower", own]

@@ -17,7 +17,7 @@ SLOTS = "engine"  # Ray's resource: engines without a GPU that a machine may hav
 LABEL = "switchyard"  # the name of Ray's label that has a machine's own
 OBJECT_STORE = 80_000_000  # bytes, about the least that Ray takes; nothing goes through it
 FIRST_WORKER, LAST_WORKER = 20000, 20099
-SILENCE = 600  # seconds for which machines go on without a head
+HEADLESS = 365 * 86400  # seconds without a head after which Ray ends here, with all engines
 # The command `ray`, whose head has no server for Ray clients: there is no option for that.
 RAY = (
     "import ray.scripts.scripts as ray; ray.get_ray_client_dependency_error = lambda: 'unwanted';"
@@ -55,12 +55,11 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
 
 
 def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables: one secret for all, the engines' key."""
+    """Ray's variables for a command: one secret for all, the engines' key."""
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": hmac.new(key, b"ray", hashlib.sha256).hexdigest(),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": str(SILENCE),
         "RAY_health_check_initial_delay_ms": "1000",
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_timeout_ms": "2000",
@@ -68,6 +67,12 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
         "RAY_gcs_storage": "rocksdb",
         "RAY_gcs_storage_path": f"{cluster.state_dir}/gcs",
     }
+
+
+def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
+    """Ray's variables for what runs here all the time. It outlives the head; a command doesn't."""
+    lasting = {"RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS)}
+    return environment(cluster, key) | lasting
 
 
 def ray_start(

@@ -4,7 +4,13 @@ import pytest
 
 from switchyard.app import SettingsError, read_settings
 from switchyard.cluster import wanted as module
-from switchyard.cluster.machine import addresses_here, environment, own_address, ray_start
+from switchyard.cluster.machine import (
+    addresses_here,
+    environment,
+    environment_of_machine,
+    own_address,
+    ray_start,
+)
 from switchyard.cluster.wanted import There, changes, version_of, wanted
 
 CLUSTER = '[cluster]\nhead = "10.0.0.1"\nnetwork = "10.0.0.0/24"\n'
@@ -183,6 +189,13 @@ def test_ray_gets_a_token_from_the_key_and_never_the_key(read):
     first, second = (environment(cluster, key)["RAY_AUTH_TOKEN"] for key in (b"1" * 32, b"2" * 32))
     assert first != second and len(first) == 64 and "1" * 32 not in first
     assert environment(cluster, b"1" * 32)["RAY_AUTH_MODE"] == "token"
+
+
+def test_machines_outlive_any_absence_of_the_head_and_commands_do_not(read):
+    """After this time without a head Ray ends, and with it all engines of the machine."""
+    name = "RAY_gcs_rpc_server_reconnect_timeout_s"
+    assert int(environment_of_machine(read().cluster, b"1" * 32)[name]) >= 30 * 86400
+    assert name not in environment(read().cluster, b"1" * 32)  # Ray's own: a minute
 
 
 def test_a_head_has_no_engine_unless_it_is_asked_for(read):
