@@ -196,7 +196,7 @@ def _run(
     follower = [sys.executable, "-m", "switchyard.cluster.follower", own]
     both = [
         Watched("ray", command, variables, prepare, explain),
-        Watched("the follower", follower, variables),
+        Watched("the follower", follower, variables, lambda: _wait_for_port(place)),
     ]
     is_told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -220,6 +220,12 @@ def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None
         say(f"{fault}; goes on trying")
         while time.monotonic() < now + PATIENCE and _fault_of_head(place, variables):
             time.sleep(1.0)
+
+
+def _wait_for_port(place: ClusterSettings) -> None:
+    """Until the head can be reached. Says nothing: what runs beside has said it."""
+    while not is_reachable(place, PATIENCE / 3):
+        time.sleep(1.0)
 
 
 def _fault_of_head(place: ClusterSettings, variables: Mapping[str, str]) -> str:

@@ -2,9 +2,9 @@
 `python -m switchyard.cluster.follower ADDRESS`. It ends with the node, and is started again.
 """
 
-import faulthandler
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -15,6 +15,7 @@ from switchyard.cluster.watched import say
 
 PERIOD = 1.0  # seconds between questions
 STUCK = 60.0  # seconds for one question; then the process ends
+LOOK = 1.0  # seconds between looks at the clock
 
 
 def write(path: str, at: Sequence[str]) -> None:
@@ -30,12 +31,31 @@ def write(path: str, at: Sequence[str]) -> None:
     os.replace(fresh, path)
 
 
-def follow(cluster: Cluster, settings: ClusterSettings) -> None:
+class Alarm:
+    """Ends the process if no sign of life comes for `STUCK` seconds: Ray waits for a lost head
+    without end.
+    """
+
+    def __init__(self) -> None:
+        self.sign()
+        threading.Thread(target=self._watch, name="alarm", daemon=True).start()
+
+    def sign(self) -> None:
+        self._deadline = time.monotonic() + STUCK
+
+    def _watch(self) -> None:
+        while time.monotonic() < self._deadline:
+            time.sleep(LOOK)
+        say("the head gives no answer; the engines stay as they are")
+        os._exit(1)
+
+
+def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
     """Until the process ends."""
     last: dict[str, list[str]] = {}
     fault = ""
     while True:
-        faulthandler.dump_traceback_later(STUCK, exit=True)
+        alarm.sign()
         before, fault = fault, ""
         for name, state in cluster.states().items():
             if not state["replicas"].get("RUNNING"):
@@ -58,13 +78,13 @@ def follow(cluster: Cluster, settings: ClusterSettings) -> None:
 def main() -> None:
     settings = read_settings()
     assert settings.cluster is not None
-    faulthandler.dump_traceback_later(STUCK, exit=True)
+    alarm = Alarm()
     try:
         cluster = Cluster(settings, sys.argv[1])
     except ClusterError as error:
         say(str(error))
         sys.exit(1)
-    follow(cluster, settings.cluster)
+    follow(cluster, settings.cluster, alarm)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import importlib.metadata
 import importlib.util
 import os
+import subprocess
+import sys
 import types
 
 import pytest
@@ -153,6 +155,18 @@ def test_a_file_of_engines_is_replaced_at_once_and_never_by_nothing(tmp_path):
     write(str(path), ["b:1", "a:1"])
     write(str(path), [])
     assert path.read_text() == "a:1\nb:1\n" and os.listdir(tmp_path) == ["llama.at"]
+
+
+def test_a_follower_that_gets_no_answer_says_so_and_ends():
+    code = (
+        "import time; from switchyard.cluster import follower;"
+        " follower.STUCK, follower.LOOK = 1.0, 0.01; alarm = follower.Alarm();"
+        " [(alarm.sign(), time.sleep(0.01)) for _ in range(150)]; print('alive', flush=True);"
+        " time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (1, "alive\n"), done.stderr
+    assert done.stderr == "switchyard: the head gives no answer; the engines stay as they are\n"
 
 
 @pytest.mark.parametrize(
