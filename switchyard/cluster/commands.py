@@ -72,7 +72,11 @@ def cluster() -> None:
 
 @cluster.command()
 @ADDRESS
-@click.option("--engines", default=0, help="Engines without a GPU that may run here. Default: 0.")
+@click.option(
+    "--engines",
+    default=0,
+    help="Engines without a GPU that may run here. Default: 0, and none on a GPU either.",
+)
 @click.option("--new-key", metavar="FILE", help="Write a key for all machines to FILE, and end.")
 @_with_faults
 def head(address: str | None, engines: int, new_key: str | None) -> None:

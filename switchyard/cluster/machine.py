@@ -78,7 +78,9 @@ def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, st
 def ray_start(
     cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
 ) -> list[str]:
-    """The command that runs Ray on this machine. `slots`: engines without a GPU; 0: no engine."""
+    """The command that runs Ray on this machine. `slots`: engines without a GPU. A head without
+    them has no engine at all.
+    """
     place = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
     return [
         *(sys.executable, "-c", RAY, "start", "--block", "--log-color=false"),
@@ -88,7 +90,7 @@ def ray_start(
         "--disable-usage-stats",
         "--include-log-monitor=false",
         "--num-cpus=0",
-        *([] if slots else ["--num-gpus=0"]),
+        *(["--num-gpus=0"] if is_head and not slots else []),
         f"--resources={json.dumps({SLOTS: slots})}",
         *([f"--labels={LABEL}={label}"] if label else []),
         f"--object-store-memory={OBJECT_STORE}",

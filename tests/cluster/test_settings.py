@@ -205,3 +205,4 @@ def test_a_head_has_no_engine_unless_it_is_asked_for(read):
     node = ray_start(cluster, "10.0.0.2", False, 2, "big")
     assert "--num-gpus=0" not in node and "--address=10.0.0.1:6379" in node
     assert "--labels=switchyard=big" in node and "--head" not in node
+    assert "--num-gpus=0" not in ray_start(cluster, "10.0.0.2", False, 0)  # it keeps its GPUs
