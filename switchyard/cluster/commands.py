@@ -160,6 +160,8 @@ def _here(address: str | None) -> tuple[Settings, ClusterSettings, str]:
     """
     check_installed()
     settings = read_settings()
+    if settings.cluster is None and not os.path.exists(file()):
+        raise SettingsError(f"cluster: there is no {file()} here: run this where it is")
     wanted(settings)
     key_of(settings)
     assert settings.cluster is not None

@@ -238,6 +238,14 @@ def test_a_machine_refuses_to_start_in_one_line(call, arguments, message):
     assert status == 1 and told.startswith(f"switchyard: {message}") and "\n" not in told
 
 
+@pytest.mark.parametrize("command", ["node", "status"])
+def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, command, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    message = "switchyard: cluster: there is no switchyard.toml here: run this where it is"
+    assert call(command) == (1, message)
+
+
 @pytest.mark.parametrize("command", ["apply", "status", "down"])
 @pytest.mark.parametrize(
     ("mode", "key", "message"),
