@@ -12,6 +12,8 @@ from switchyard.engine.backends import exl3
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import PAGE_SIZE
 
+TRITON = ("triton", "triton.language")
+
 
 class _Names(types.ModuleType):
     """A module that has any name. What it has does nothing."""
@@ -25,7 +27,7 @@ class _Names(types.ModuleType):
 def install():
     """Make `import exllamav3` work. Idempotent."""
     cpu.install()  # the generator's own library
-    for name in (exl3.EXTENSION, "triton", "triton.language"):
+    for name in (exl3.EXTENSION, *TRITON):
         if name not in sys.modules:
             module = _Names(name)
             suffix = importlib.machinery.EXTENSION_SUFFIXES[
@@ -34,6 +36,12 @@ def install():
             module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=name + suffix)
             module.__spec__.loader = object()
             sys.modules[name] = module
+
+
+def remove():
+    """Take Triton's stand-in away: torch, which transformers imports, would take it for Triton."""
+    for name in TRITON:
+        sys.modules.pop(name, None)
 
 
 class PlainLibrary:
