@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
 from typing import Any
 
@@ -134,7 +134,7 @@ def apply(address: str | None, dry_run: bool) -> None:
 @_with_faults
 def status(address: str | None, as_json: bool) -> None:
     """Show machines, engines, and what waits for what."""
-    with _connected(address) as (settings, there):
+    with redirect_stdout(sys.stderr), _connected(address) as (settings, there):  # Ray prints, too
         found = report(there, wanted(settings))
     click.echo(json.dumps(found) if as_json else "\n".join(lines_of(found)))
 

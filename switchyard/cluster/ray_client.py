@@ -143,11 +143,14 @@ class Cluster:
             }
         return found
 
-    def engines(self, name: str) -> list[dict[str, Any]]:
-        """What each running engine of a model says of itself. Raises whatever Ray raises."""
+    def engines(self, name: str, is_whole: bool = True) -> list[dict[str, Any]]:
+        """What each running engine of a model says of itself. Raises whatever Ray raises, if one
+        gives no answer and all are wanted (`is_whole`).
+        """
         handle = self._serve.get_deployment_handle(DEPLOYMENT, name)
-        answers: list[dict[str, Any]] = handle.broadcast("info").results(timeout_s=ASK)
-        return sorted(answers, key=lambda one: str(one["at"]))
+        answers = handle.broadcast("info").results(timeout_s=ASK, return_exceptions=not is_whole)
+        found = [one for one in answers if isinstance(one, dict)]
+        return sorted(found, key=lambda one: str(one["at"]))
 
     def nodes(self) -> list[dict[str, Any]]:
         """The machines that are there, with what Ray may give of them."""

@@ -30,8 +30,8 @@ def report(cluster: Cluster, wanted: Sequence[Wanted]) -> dict[str, Any]:
 
 def _engines(cluster: Cluster, name: str) -> list[dict[str, Any]]:
     try:
-        return cluster.engines(name)
-    except Exception:  # none runs, or one ends at this moment
+        return cluster.engines(name, is_whole=False)
+    except Exception:  # none runs
         return []
 
 

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -54,7 +55,7 @@ class Fake:
             {"address": "10.0.0.2", "gpus": 2, "engines": 1, "label": "big", "is_head": False},
         ]
 
-    def engines(self, name):
+    def engines(self, name, is_whole=True):
         about = {"pid": 7, "state": "ready, 3 jobs, 0 wanted", "version": "v1", "since": 0.0}
         return [{"at": "10.0.0.2:7000", **about}]
 
@@ -322,6 +323,34 @@ def test_status_shows_machines_engines_and_what_waits(there):
     assert "llama: 1 of 3 engines, 1 starting" in lines
     assert "  10.0.0.2:7000: ready, 3 jobs, 0 wanted; process 7, version v1, since" in lines
     assert lines.endswith("  waits for 1 GPU: 0 of 3 are free")
+
+
+def test_status_for_programs_is_json_alone_whatever_ray_prints(call, there, monkeypatch):
+    nodes = there.nodes()
+    monkeypatch.setattr(there, "nodes", lambda: print("(raylet) marked dead") or nodes)
+    done = CliRunner().invoke(commands.cluster, ["status", "--json"])
+    assert json.loads(done.stdout)["nodes"] == nodes
+    assert "(raylet) marked dead" in done.output
+
+
+class Answers:
+    """Of Serve's handle: one engine has answered, and the machine of another is lost."""
+
+    def broadcast(self, name):
+        return self
+
+    def results(self, timeout_s, return_exceptions):
+        if not return_exceptions:
+            raise RuntimeError("lost")
+        return [RuntimeError("lost"), {"at": "10.0.0.2:7000"}]
+
+
+def test_a_lost_engine_hides_no_other_from_status_and_changes_no_file_of_engines():
+    cluster = object.__new__(ray_client.Cluster)
+    cluster._serve = types.SimpleNamespace(get_deployment_handle=lambda *_: Answers())
+    assert cluster.engines("llama", is_whole=False) == [{"at": "10.0.0.2:7000"}]
+    with pytest.raises(RuntimeError):
+        cluster.engines("llama")
 
 
 def test_a_new_key_is_the_owners_alone_and_replaces_none(call, tmp_path):
