@@ -9,8 +9,8 @@ half of the streams, of 80 tokens. Each token is checked. A row per scenario of
 tests/nodes/scenarios.py, with at least `--streams` streams, 36 or 10 at a time: `told` ended with
 an error, `lost` otherwise. `told after`: seconds from the failure to the last of these errors,
 `silence_timeout` included. `again`: until both servers use all three engines; new engines are forks
-of a Python that has its imports. Exit status 1 if a stream was wrong or lost, or one was told where
-none may be.
+of a Python with the imports done. Exit status 1 if a stream was wrong or lost, or ended with an
+error where none may.
 
 Then the CPU of a token, of server and engine together on two machines: over a Unix socket, with a
 key as well, and over TCP; the mean of `--rounds` in turns.

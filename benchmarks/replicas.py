@@ -147,7 +147,7 @@ def keep(args, num_replicas):
 
 
 def lose(args, number, num_replicas):
-    """Returns seconds until the loss is told, answers that it ended, requests that were lost."""
+    """Returns seconds until the loss is reported, answers it ended, and requests it lost."""
     model, long = begin(args, num_replicas)
     waiting = [Reader(model, make_job(f"waiting-{i}", SHORT)) for i in range(WAITING)]
     victim = model.standing.replicas[0].pid

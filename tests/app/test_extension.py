@@ -9,21 +9,9 @@ import pytest
 
 from switchyard import engine
 from switchyard.app import BadRequest, ClientGone, SettingsError, Switchyard
+from switchyard.app.host.asked import MEANINGLESS
 
 PROMPT = "def main():"
-MEANINGLESS = (
-    *(
-        "stream",
-        "stream_options",
-        "n",
-        "best_of",
-        "echo",
-        "timings",
-        "timings_per_token",
-        "return_progress",
-    ),
-    *("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "tools"),
-)
 GREEDY = {"temperature": 0, "max_tokens": 20, "ignore_eos": True}
 
 

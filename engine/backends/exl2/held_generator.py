@@ -3,7 +3,6 @@
 Such a job keeps the logits of its next token, and is in no pass until the token is drawn.
 """
 
-import time
 from typing import Any
 
 import torch
@@ -13,17 +12,10 @@ from switchyard.engine.backends.exl.results import Result, of_library
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.paging.paging_generator import PagingGenerator
 from switchyard.engine.backends.exl2.steps import Step
-from switchyard.engine.backends.sampling.sampler import Sampler
-
-# Seconds that a step of the library waits for masks, all jobs together: else no guessed token of a
-# constrained job could be taken in the step that checks it.
-PATIENCE = 0.001
 
 
 class HeldGenerator(PagingGenerator):
     """For `Exl2Job`s only."""
-
-    _patience = 0.0  # seconds that are left in this step
 
     @property
     def is_waiting(self) -> bool:
@@ -75,7 +67,6 @@ class HeldGenerator(PagingGenerator):
     @torch.inference_mode()
     def draw_held(self) -> list[Result]:
         """Before `iterate_by_library`: draw for the held jobs whose rules are ready."""
-        self._patience = PATIENCE
         results: list[Result] = []
         for job in self.held():
             if job.held is None or not job.sampler.is_ready:
@@ -93,11 +84,3 @@ class HeldGenerator(PagingGenerator):
         self.start_returning()
         for job in self.active_jobs:
             job.is_short = False
-
-    def wait_for(self, sampler: Sampler) -> None:
-        """Wait for a job's rules, while the step's patience lasts."""
-        for rule in sampler.rules:
-            if self._patience > 0 and not rule.is_ready:
-                begin = time.monotonic()
-                rule.wait(self._patience)
-                self._patience -= time.monotonic() - begin

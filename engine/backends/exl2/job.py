@@ -99,7 +99,6 @@ class Exl2Job(PagedJob):
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Draw from `logits`, (sequences, 1, padded vocabulary), or hold them."""
         row = logits[:, 0]
-        self.generator.wait_for(self.sampler)
         if not self.sampler.begin():
             self.hold(row)
             return torch.full((1, 1), NO_TOKEN), None, None, None, False

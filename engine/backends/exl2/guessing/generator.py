@@ -12,10 +12,13 @@ from switchyard.engine.backends.exl2.generator import Generator
 from switchyard.engine.backends.exl2.guessing.draft_model import DraftModel
 from switchyard.engine.backends.exl2.guessing.guesses import Guesses
 from switchyard.engine.backends.exl2.guessing.texts import OwnTexts
-from switchyard.engine.backends.exl2.held_generator import PATIENCE
 from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.steps import Input
 from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Drawn
+
+# Seconds that a step waits for masks, all jobs together: else no guess for a constrained job could
+# be taken in the step that checks it.
+PATIENCE = 0.001
 
 
 class GuessingGenerator(Generator):
@@ -32,7 +35,6 @@ class GuessingGenerator(Generator):
     def _iterate(self) -> list[Result]:
         begin = time.perf_counter()
         jobs = self.decoding()
-        self._source.observe(jobs)
         self._number = 0
         results = super()._iterate()
         if jobs and not any(isinstance(one, PromptComputed | PromptScored) for one in results):
@@ -45,13 +47,13 @@ class GuessingGenerator(Generator):
         return super()._looks_ahead and not self._choose_number(self.decoding())
 
     def _choose_number(self, jobs: Sequence[Exl2Job]) -> int:
+        self._source.observe(jobs)
         if any(job.sampler.is_pair for job in jobs):
             return 0
         return self._guesses.number([self._source.rate(job) for job in jobs])
 
     def _guess(self, results: list[Result]) -> bool:
         jobs = self.decoding()
-        self._source.observe(jobs)  # also those whose prompts are computed only now
         number = self._choose_number(jobs)
         if not number or not all(job.reach(number + 2, self.pool) for job in jobs):
             return False
@@ -99,11 +101,10 @@ class GuessingGenerator(Generator):
     ) -> None:
         """Draw for each job until it draws another token than was guessed."""
         accepted, rows = [0] * len(jobs), [*range(len(jobs))]
-        self._patience = PATIENCE
+        patience = PATIENCE
         for i in range(logits.shape[1]):
             if i:
-                for row in rows:
-                    self.wait_for(jobs[row].sampler)
+                patience = _wait(patience, [jobs[row] for row in rows])
             ready = [row for row in rows if _begin(jobs[row], logits[row : row + 1, i])]
             if not ready:
                 break
@@ -148,3 +149,13 @@ def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
         return True
     job.hold(logits)
     return False
+
+
+def _wait(patience: float, jobs: Sequence[Exl2Job]) -> float:
+    """Wait for the jobs' rules, `patience` seconds at most. Returns what is left of them."""
+    for rule in (rule for job in jobs for rule in job.sampler.rules):
+        if patience > 0 and not rule.is_ready:
+            begin = time.perf_counter()
+            rule.wait(patience)
+            patience -= time.perf_counter() - begin
+    return patience
