@@ -83,7 +83,7 @@ def test_the_runner_of_tools_goes_on_without_threads(server):
         "messages": HELLO,
         "max_iterations": 2,
         "tools": [{"name": "switch", "description": "Switches.", "input_schema": schema}],
-        "tool_choice": {"type": "any"},
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
     }
     got = run("runner.mjs", server.url, ask)
-    assert got["calls"] >= 1 and got["last"]["stop_reason"] == "tool_use"
+    assert got["calls"] == 2 and got["last"]["stop_reason"] == "tool_use"
