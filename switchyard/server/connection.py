@@ -79,6 +79,15 @@ class Connection(TConn):  # type: ignore[misc]
         self.deadline = self._request_deadline
         return bool(data)
 
+    def receive_first(self) -> bool:
+        """Read what a new connection has sent by now, often all of its request: it need not wait on
+        the poller. Returns False at the end of the stream and after a reset. Raises OSError.
+        """
+        try:
+            return not self.has_left() and self.receive()
+        except BlockingIOError:
+            return True
+
     def has_request(self) -> bool:
         """Whether a head (or one too large, to be refused) and a small body are whole."""
         if not self._head_end:

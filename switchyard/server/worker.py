@@ -156,9 +156,9 @@ class Worker(ThreadWorker):
         connection = Connection(self.cfg, sock, client, listener.getsockname(), self._threads)
         self.nr_conns += 1
         if self.nr_conns >= self.worker_connections and self._waiting:
-            self._close(next(iter(self._waiting)))
+            self._give_up(next(iter(self._waiting)), force=True)
         connection.limit_sends(self._settings.send_timeout)
-        self._wait_for_request(connection, HEAD_TIMEOUT)
+        self._wait_for_request(connection, HEAD_TIMEOUT, is_new=True)
         return True
 
     def enqueue_req(self, conn: Any) -> None:
@@ -207,13 +207,17 @@ class Worker(ThreadWorker):
         for connection in self._waiting:
             connection.deadline = min(connection.deadline, deadline)
 
-    def _wait_for_request(self, connection: Connection, begin_within: float) -> None:
+    def _wait_for_request(
+        self, connection: Connection, begin_within: float, is_new: bool = False
+    ) -> None:
         try:
             seconds = begin_within, HEAD_TIMEOUT, self._settings.body_timeout
             if not self.alive:
                 seconds = LINGER, LINGER, LINGER
             connection.wait_for_request(*seconds, time.monotonic())
-            if connection.buffer and connection.has_request():
+            if is_new and not connection.receive_first():
+                self._close(connection)
+            elif connection.buffer and connection.has_request():
                 self._dispatch(connection)
             else:
                 self._wait(connection, self._on_request)

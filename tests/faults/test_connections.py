@@ -355,6 +355,24 @@ def test_what_is_being_served_makes_no_room(make_worker, listener, connect):
     assert worker.nr_conns == 10
 
 
+def test_a_request_that_has_arrived_is_served_and_makes_no_room(make_worker, listener, connect):
+    begun = []
+    worker = make_worker(nr_conns=7, worker_connections=10, enqueue_req=begun.append)
+    late, early, gone, silent = (connect() for _ in range(4))
+    early.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    gone.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    gone.close()  # resets the connection, which takes no room
+    worker._accept_one(listener)
+    late.sendall(b"GET / HTTP/1.1\r\n\r\n")  # the poller has not reported it
+    worker.accept(listener)
+    addresses = [early.getsockname(), late.getsockname()]
+    assert [connection.client for connection in begun] == addresses and worker.nr_conns == 10
+    assert [connection.client for connection in worker._waiting] == [silent.getsockname()]
+    for connection in begun:
+        connection.close()
+
+
 @pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EAGAIN])
 def test_a_client_that_has_left_before_it_was_accepted_is_no_fault(make_worker, number):
     worker = make_worker(nr_conns=0, worker_connections=10)
