@@ -1,5 +1,6 @@
 """What all tests share: none leaves a thread or a setting behind, and some run only if asked."""
 
+import copy
 import gc
 import importlib.util
 import os
@@ -16,6 +17,11 @@ import hypothesis
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from werkzeug.routing import Rule
+
+from switchyard import engine
+from switchyard.app.chat.template import ChatTemplate
+from switchyard.engine.grammar.tokens import make_tokenizer
+from switchyard.engine.model.tokens.density import Density
 
 # Before torch is imported: one thread for each operation, here and in servers. Threads of several
 # processes on few cores wait for each other in busy loops.
@@ -77,19 +83,72 @@ def alarms_end_soon():
 
 @pytest.fixture(scope="session", autouse=True)
 def routes_are_compiled_once():
-    """Thousands of applications have the same routes. Werkzeug compiles two functions for each to
-    build URLs: half of an application's start.
-    """
-    compile_builder, made = Rule._compile_builder, {}
+    """Thousands of applications have the same routes: half of an application's start."""
+    compile_rule, made = Rule.compile, {}
+    names = ("_parts", "_trace", "_converters", "arguments", "_build", "_build_unknown")
 
-    def find_builder(rule, append_unknown=True):
-        key = rule.rule, tuple(rule._trace), repr(rule.defaults), append_unknown
+    def find(rule):
+        converters = tuple(rule.map.converters.items())
+        place = rule.rule, rule.subdomain, rule.host, rule.merge_slashes, rule.map.host_matching
+        key = *place, repr(rule.defaults), converters
         if key not in made:
-            made[key] = compile_builder(rule, append_unknown)
-        return made[key]
+            compile_rule(rule)
+            made[key] = {name: getattr(rule, name) for name in names}
+            for name in names[-2:]:  # unbound
+                made[key][name] = made[key][name].__func__
+        for name, value in made[key].items():
+            setattr(rule, name, value.__get__(rule) if name in names[-2:] else value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rule, "_compile_builder", find_builder)
+        patch.setattr(Rule, "compile", find)
+        yield
+
+
+def once(make):
+    """`make`, which takes a ModelDir, once for each fingerprint. Most models are a test's own."""
+    made = {}
+
+    def find(model_dir):
+        if model_dir.fingerprint not in made:
+            if len(made) == 20:
+                made.clear()
+            made[model_dir.fingerprint] = make(model_dir)
+        return made[model_dir.fingerprint]
+
+    return find
+
+
+@once
+def _read_tokenizer(model_dir):
+    tokenizer = engine.Tokenizer(model_dir)
+    made = []
+
+    def make(tokenizer, pieces):
+        made[:] = made or [make_tokenizer(tokenizer, pieces)]
+        return made[0]
+
+    tokenizer.for_grammars = make
+    return tokenizer
+
+
+def read_tokenizer(model_dir):
+    """What it learns from texts is its own, all else is shared."""
+    found = copy.copy(_read_tokenizer(model_dir))
+    found._density = Density()
+    return found
+
+
+def grammars_tokenizer(tokenizer, pieces):
+    return getattr(tokenizer, "for_grammars", make_tokenizer)(tokenizer, pieces)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models_are_read_once():
+    """Thousands of engines and applications have the same few models: two thirds of their start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("switchyard.engine.engine.Tokenizer", read_tokenizer)
+        patch.setattr("switchyard.engine.grammar.grammars.make_tokenizer", grammars_tokenizer)
+        patch.setattr("switchyard.app.services.ChatTemplate", once(ChatTemplate))
         yield
 
 

@@ -8,6 +8,9 @@ import torch
 from switchyard.engine.backends.base import Backend
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import ModelConfig
+from switchyard.engine.grammar.grammars import Grammars
+from switchyard.engine.model.model_dir import ModelDir
+from tests.conftest import read_tokenizer
 
 
 class ForcedModel:
@@ -62,6 +65,15 @@ def exl2_backend(
         return loaded
 
     class TestedBackend(Exl2Backend):
+        def _open(self):
+            model_dir = ModelDir.read(path)
+            self._grammars = self._grammars or Grammars(read_tokenizer(model_dir))
+            return super()._open()
+
+        def _prove(self, prompt_tokens=2, new_tokens=2):
+            """Shorter: it runs for each of a thousand backends."""
+            super()._prove(prompt_tokens, new_tokens)
+
         def _make_generator(self):
             generator = super()._make_generator()
             generator.is_overlapping = is_overlapping
