@@ -1,6 +1,7 @@
 """The import rules of docs/architecture.md."""
 
 import ast
+import functools
 import importlib
 import pathlib
 import subprocess
@@ -107,8 +108,13 @@ LAYERS = {
 MAX_MODULES = 12  # in a folder
 
 
+@functools.cache
 def imports(path):
     """Modules that a file imports anywhere, `from a import b` as a.b too."""
+    return [*_imports(path)]
+
+
+def _imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -138,24 +144,29 @@ def entries(package):
             yield first, path
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_heavy_modules_are_imported_at_home_only(path):
-    for module in imports(path):
+def each_import(files):
+    """The name of a file and of a module that it imports, for all of them."""
+    return [(name_of(path), module) for path in files for module in imports(path)]
+
+
+def test_heavy_modules_are_imported_at_home_only():
+    for name, module in each_import(FILES):
         home = HOMES.get(module.partition(".")[0])
-        assert home is None or name_of(path).startswith(home), module
+        assert home is None or name.startswith(home), (name, module)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_arrows_point_down(path):
-    for module in imports(path):
-        assert module.partition(".")[0] not in ("app", "engine", "wsgi"), module
-        if name_of(path).startswith("engine/"):
-            assert not module.startswith(("switchyard.app", "switchyard.server")), module
-        if name_of(path).startswith("app/"):
-            assert not module.startswith("switchyard.server"), module
+def test_arrows_point_down():
+    inner = set().union(*LAYERS["engine"])
+    for name, module in each_import(FILES):
+        assert module.partition(".")[0] not in ("app", "engine", "wsgi"), (name, module)
+        if name.startswith("engine/"):
+            below = ("switchyard.app", "switchyard.server")
+            assert not module.startswith(below), (name, module)
+        if name.startswith("app/"):
+            assert not module.startswith("switchyard.server"), (name, module)
             of_engine = module.removeprefix("switchyard.engine.")
-            inner = set().union(*LAYERS["engine"])
-            assert of_engine == module or of_engine.partition(".")[0] not in inner, module
+            is_inner = of_engine != module and of_engine.partition(".")[0] in inner
+            assert not is_inner, (name, module)
 
 
 def test_nothing_needs_the_cluster():
@@ -209,11 +220,10 @@ def test_services_are_asked_for_by_routes_alone():
             )
 
 
-@pytest.mark.parametrize("path", OTHERS, ids=name_of)
-def test_nothing_goes_by_the_names_that_hosts_have(path):
+def test_nothing_goes_by_the_names_that_hosts_have():
     """`app` and `engine` are the folders' names, and `switchyard.app` the packages'."""
-    for module in imports(path):
-        assert module.partition(".")[0] not in ("app", "engine"), module
+    for name, module in each_import(OTHERS):
+        assert module.partition(".")[0] not in ("app", "engine"), (name, module)
 
 
 def test_no_module_is_loaded_under_two_names():
