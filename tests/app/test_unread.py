@@ -46,10 +46,10 @@ LISTS = [
 ]
 
 
-@pytest.fixture
-def client(model_path, tmp_path):
+@pytest.fixture(scope="module")
+def client(model_path, tmp_path_factory):
     ignored = shutil.ignore_patterns("tokenizer.json")
-    path = shutil.copytree(model_path, tmp_path / "model", ignore=ignored)
+    path = shutil.copytree(model_path, tmp_path_factory.mktemp("models") / "model", ignore=ignored)
     tables = [{"name": "broken", "model": str(path), "load": "demand"}]
     settings = Settings(models=tables)
     models = open_models(settings)
