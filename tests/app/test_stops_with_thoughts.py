@@ -1,5 +1,6 @@
 """A client's stops end an answer, never its thoughts, on each route, streamed and whole."""
 
+import itertools
 import json
 import pathlib
 
@@ -12,8 +13,6 @@ from tests.layouts import LAYOUTS, lay_out
 OPENED = "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
 THOUGHTS = "It is a. So b.\n</think>"
 FORM = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
-
-each_way = pytest.mark.parametrize("streams", [False, True])
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -35,10 +34,9 @@ def stops_of(teacher, route):
     yield {"stop_sequences" if route == "/v1/messages" else "stop": ["."]}
 
 
-@each_way
 @pytest.mark.parametrize("route", CHATS)
 @pytest.mark.parametrize("is_opened", [False, True])
-def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_opened, route, streams):
+def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_opened, route):
     teacher = Teacher(make_client, paths[is_opened])
     cases = [("\n\nYes", ". No.", {})]
     if is_opened:  # a form begins after thoughts that the template has opened
@@ -48,17 +46,15 @@ def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_open
     for kept, rest, form in cases:
         for stops in stops_of(teacher, route):
             for option in options:
-                body = {**stops, **form, **option}
-                told = teacher.ask(route, streams, thoughts + kept + rest, **body)
-                assert told == (kept.strip(), []), body
+                for streams in (False, True):
+                    body = {**stops, **form, **option}
+                    told = teacher.ask(route, streams, thoughts + kept + rest, **body)
+                    assert told == (kept.strip(), []), (body, streams)
 
 
-@each_way
-def test_a_stop_counts_everywhere_in_a_completion_which_has_no_thoughts(
-    make_client, paths, streams
-):
+def test_a_stop_counts_everywhere_in_a_completion_which_has_no_thoughts(make_client, paths):
     teacher, route = Teacher(make_client, paths[0]), ROUTES[-1]
-    for stops in stops_of(teacher, route):
+    for stops, streams in itertools.product(stops_of(teacher, route), (False, True)):
         text, _ = teacher.ask(route, streams, f"<think>\n{THOUGHTS}Yes.", **stops)
         assert text.removeprefix("<think>") == "\nIt is a"
         told = teacher.ask(route, streams, '{"b": "c. d"}', **stops, **form_of(route, FORM))
