@@ -20,7 +20,10 @@ def server(tmp_path_factory, model_path):
     assert server.stop() == 0, server.output
 
 
-@pytest.mark.parametrize("name", [None, "ann", "prom", "root"])
+@pytest.mark.parametrize(
+    "name",
+    ["ann", "root", *(pytest.param(one, marks=pytest.mark.hardship) for one in (None, "prom"))],
+)
 def test_schemathesis_finds_no_fault(server, tmp_path, name):
     key = [] if name is None else ["--header", f"Authorization: Bearer {KEYS[name]}"]
     few = ("--phases", "fuzzing", "--max-examples", "2", "--checks", CHECKS)
