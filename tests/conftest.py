@@ -162,14 +162,14 @@ def model_path(tmp_path_factory):
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--schemas", type=int, default=60, help="random JSON schemas that outputs are checked by"
+        "--schemas", type=int, default=40, help="random JSON schemas that outputs are checked by"
     )
     parser.addoption(
         "--draws", type=int, default=1500, help="of tokens, for each combination of settings"
     )
-    parser.addoption("--histories", type=int, default=40, help="random answers that are sent back")
+    parser.addoption("--histories", type=int, default=24, help="random answers that are sent back")
     parser.addoption(
-        "--prompts", type=int, default=40, help="for which ExLlamaV2's generator is compared"
+        "--prompts", type=int, default=24, help="for which ExLlamaV2's generator is compared"
     )
     parser.addoption(
         "--rounds", type=int, default=4, help="in which 64 clients at once ask a real server"
@@ -178,7 +178,7 @@ def pytest_addoption(parser):
         "--every-tokenizer", action="store_true", help="those of scripts/test-tokenizers, too"
     )
     parser.addoption(
-        "--names", type=int, default=80, help="texts that each tokenizer decodes; 0: all"
+        "--names", type=int, default=40, help="texts that each tokenizer decodes; 0: all"
     )
 
 

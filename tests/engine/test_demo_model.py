@@ -75,7 +75,7 @@ def test_its_files_are_small():
 
 def test_it_scores_as_its_card_says(capsys, monkeypatch):
     """A smaller run of the evaluation than the card's, which takes minutes."""
-    monkeypatch.setattr("sys.argv", ["evaluate", DEMO, "--prompts", "40"])
+    monkeypatch.setattr("sys.argv", ["evaluate", DEMO, "--prompts", "20"])
     with pytest.raises(SystemExit) as stopped:
         evaluate.main()
     assert stopped.value.code == 0, capsys.readouterr().out

@@ -51,7 +51,7 @@ def expected(pieces, stop_strings, min_new_tokens):
     return text[: min(starts, default=len(text))], bool(starts)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=600)
 @given(
     st.lists(st.text("ab ", max_size=3), min_size=1, max_size=12),
     st.lists(short, max_size=4),
@@ -92,7 +92,7 @@ def expected_outside(text, stops):
     return head + tail[not is_first :], is_stopped
 
 
-@settings(max_examples=3000)
+@settings(max_examples=900)
 @given(
     st.lists(st.text("ab ()[]", max_size=4), min_size=1, max_size=12),
     st.lists(st.text("ab (", min_size=1, max_size=3), max_size=3),

@@ -117,7 +117,7 @@ def test_priorities_take_turns_in_the_order_that_is_told(priorities, factor):
     assert told == tuple(start(pending).identifier for _ in priorities)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(jobs | START, max_size=150), st.sampled_from([1.0, 1.5, 2.0, 4.0]))
 def test_no_job_waits_longer_than_the_factor_times_its_fair_wait_and_one_job(steps, factor):
     clock, backlog, came, longest = Counter(), Counter(), {}, 0
@@ -134,7 +134,7 @@ def test_no_job_waits_longer_than_the_factor_times_its_fair_wait_and_one_job(ste
             assert clock[queue] - then <= factor * fair + longest
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     st.dictionaries(
         st.sampled_from("wxyz"), st.lists(st.integers(2, 200), min_size=20, max_size=40), min_size=2

@@ -41,11 +41,13 @@ def told(served, route, text, **more):
     return whole
 
 
-@every_route
 @pytest.mark.parametrize(
-    "choice",
-    [{}, {"tool_choice": "required"}, {"tool_choice": NAMED}],
-    ids=["free", "forced", "named"],
+    ("route", "choice"),
+    [
+        *((route, {}) for route in ROUTES),
+        *((next(iter(ROUTES)), {"tool_choice": choice}) for choice in ("required", NAMED)),
+    ],
+    ids=[*ROUTES, "forced", "named"],
 )
 def test_a_call_in_the_models_own_format_is_a_call(served, route, choice):
     said = told(served, route, text_of(served.family, ONE), **choice)

@@ -9,7 +9,7 @@ from tests.engine.constraints.unspoiled import arguments_and_texts, left_at, sch
 from tests.tokenizers.calls import text_of
 
 SETTINGS = hypothesis.settings(
-    max_examples=25,
+    max_examples=10,
     phases=[hypothesis.Phase.generate],
     suppress_health_check=list(hypothesis.HealthCheck),
     derandomize=True,

@@ -22,7 +22,7 @@ from tests.layouts import LAYOUTS, lay_out
 
 SETTINGS = hypothesis.settings(
     phases=[hypothesis.Phase.generate],
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=list(hypothesis.HealthCheck),
     derandomize=True,
 )

@@ -36,7 +36,7 @@ def complete(backend, constraint, seed=0, max_new_tokens=200, **more):
 
 
 def test_json_by_a_schema(backend):
-    for seed in range(10):
+    for seed in range(5):
         text, reason = complete(backend, constraints.json_schema(PERSON), seed)
         assert reason == "stop"
         person = json.loads(text)
@@ -46,7 +46,7 @@ def test_json_by_a_schema(backend):
 
 def test_any_json_object(backend):
     ended = 0
-    for seed in range(10):
+    for seed in range(5):
         text, reason = complete(backend, constraints.json_object(), seed)
         assert text.lstrip().startswith("{")
         if reason == "stop":
@@ -75,7 +75,7 @@ def test_one_of_several_choices(backend):
     ],
 )
 def test_a_grammar_in_gbnf_or_lark(backend, text):
-    for seed in range(5):
+    for seed in range(2):
         told, reason = complete(backend, constraints.grammar(text), seed)
         assert reason == "length" or re.fullmatch(r"\(\d+(, ?\d+){1,2}\)", told)
 
