@@ -6,13 +6,15 @@ import pathlib
 
 import pytest
 
-from tests.app.taught import CHATS, ROUTES, Teacher, form_of
+from tests.app.taught import CHATS, LIMITS, ROUTES, Teacher, form_of, tools_of
 from tests.conftest import DEMO
 from tests.layouts import LAYOUTS, lay_out
 
 OPENED = "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
 THOUGHTS = "It is a. So b.\n</think>"
 FORM = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+ARGUMENTS = '{"a": "c. d", "b": "."}'
+CALL = f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -50,6 +52,20 @@ def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_open
                     body = {**stops, **form, **option}
                     told = teacher.ask(route, streams, thoughts + kept + rest, **body)
                     assert told == (kept.strip(), []), (body, streams)
+
+
+@pytest.mark.parametrize("route", CHATS)
+def test_a_stop_ends_no_call_and_the_beginning_of_a_call_is_no_text(make_client, paths, route):
+    teacher = Teacher(make_client, paths[True], tool_format="hermes")
+    tools, whole = tools_of(route, FORM), f"</think>{CALL}"
+    for streams in (False, True):
+        for stops in stops_of(teacher, route):
+            told = teacher.ask(route, streams, f"{THOUGHTS}{CALL}", **tools, **stops)
+            assert told == ("", [("get_weather", ARGUMENTS)]), streams
+        for number in (2, 12, 16):  # tokens, until the call is cut
+            limit = {LIMITS.get(route, "max_tokens"): number}
+            text, calls = teacher.ask(route, streams, whole, **tools, **limit)
+            assert not text and calls in ([], [("get_weather", "")]), (number, streams)
 
 
 def test_a_stop_counts_everywhere_in_a_completion_which_has_no_thoughts(make_client, paths):
