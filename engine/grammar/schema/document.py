@@ -1,6 +1,6 @@
 """A JSON schema with all schemas inside it, by place and by reference. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -42,6 +42,11 @@ def refusal(where: str, what: str) -> InvalidJob:
     return InvalidJob(f"the schema at #{where} is not supported: {what}", "constraint")
 
 
+def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
+    """Whether the schema admits every value, but for what the keywords `beside` say."""
+    return all(k in _SILENT or k in beside or k.startswith("x-") for k in content)
+
+
 class Document:
     """All schemas of a document. One thread."""
 
@@ -68,10 +73,9 @@ class Document:
         """
         passed: set[int] = set()
         while isinstance(content, dict):
-            said = {k for k in content if k not in _SILENT and not k.startswith("x-")}
             schema = self._by_id[id(content)]
-            if said != {"$ref"}:
-                return schema if said else None
+            if not ("$ref" in content and says_nothing(content, {"$ref"})):
+                return None if says_nothing(content) else schema
             if id(content) in passed:
                 return NOTHING
             passed.add(id(content))

@@ -3,7 +3,7 @@ value must be valid by, so that references, combinations and recursion are all o
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,18 @@ from switchyard.engine.grammar.schema.branches import (
     TYPES,
     Branch,
     branches,
+    canonical,
     type_of,
     types_of,
     values_of,
 )
-from switchyard.engine.grammar.schema.document import NOTHING, Document, Schema, refusal
+from switchyard.engine.grammar.schema.document import (
+    NOTHING,
+    Document,
+    Schema,
+    refusal,
+    says_nothing,
+)
 from switchyard.engine.grammar.schema.names import object_of
 from switchyard.engine.grammar.schema.numbers import numbers
 from switchyard.engine.grammar.schema.objects import ObjectForm
@@ -64,6 +71,7 @@ class Rules:
         self._one_of: list[Schema] = []
         self._one_of_known: set[Schema] = set()
         self._same: dict[tuple[str, ...], str] = {}  # names of rules by their parts
+        self._constants: dict[Any, str] = {}  # names of rules for one value each
 
     def text(self, root: Any) -> str:
         """A grammar, which begins with the rule `start`. Raises InvalidJob."""
@@ -85,11 +93,35 @@ class Rules:
         """The name of the rule for what is valid by all of `schemas`."""
         key = frozenset(schemas)
         if key not in self._rules:
-            self._estimate.add(_PER_RULE, schemas[0].where if schemas else "")
-            rule = _Rule(f"json_{len(self._rules)}", tuple(dict.fromkeys(schemas)))
-            self._rules[key] = self._by_name[rule.name] = rule
+            rule = self._rules[key] = self._new(schemas, schemas[0].where if schemas else "")
             self._left.append(rule)
         return self._rules[key].name
+
+    def _new(self, schemas: Sequence[Schema], where: str) -> _Rule:
+        self._estimate.add(_PER_RULE, where)
+        rule = _Rule(f"json_{len(self._by_name)}", tuple(dict.fromkeys(schemas)))
+        self._by_name[rule.name] = rule
+        return rule
+
+    def _constant(self, value: Any, where: str) -> str:
+        """The name of the rule for this value and no other; equal values share one."""
+        kind = type_of(value)
+        items = [self._constant(item, where) for item in value] if kind == "array" else []
+        named = value.items() if kind == "object" else ()
+        members = {name: self._constant(item, where) for name, item in named}
+        key = (kind, *(items or sorted(members.items()) or [canonical(value)]))
+        if key not in self._constants:
+            rule = self._new((), where)
+            self._estimate.add(len(items) * _PER_ITEM + len(members) * _PER_PROPERTY, where)
+            self._constants[key] = rule.name
+            if kind == "array":
+                rule.arrays.append(Array(items, None, len(items), len(items)))
+            elif kind == "object":
+                rule.objects.append(ObjectForm(members, frozenset(members), (), 0, None, {}, where))
+            else:
+                parts = self._scalars((), {kind}, False, {kind: [value]})
+                rule.parts |= dict.fromkeys(parts)
+        return self._constants[key]
 
     def _note(self, schema: Schema) -> None:
         if schema not in self._one_of_known:
@@ -110,6 +142,35 @@ class Rules:
         if values is not None:
             self._estimate.add(len(values) * _PER_VALUE, where)
             listed = {t: [v for v in values if type_of(v) == t] for t in TYPES}
+        parts = self._scalars(branch, types, is_integer, listed)
+        rule.parts |= dict.fromkeys(parts)
+        if values is not None:
+            rest = [self._document.without(schema, ENUMERATING) for schema in branch]
+            is_alone = all(says_nothing(schema.content, {"type"}) for schema in rest)
+            for value in [v for t in ("array", "object") if t in types for v in listed[t] or ()]:
+                rule.others.append(
+                    self._constant(value, where)
+                    if is_alone
+                    else self._rule([self._document.value(value, where), *rest])
+                )
+            return
+        if "array" in types:
+            array = array_of(branch, self._document, self._rule)
+            self._estimate.add(len(array.first) * _PER_ITEM, where)
+            rule.arrays.append(array)
+        if "object" in types:
+            one = object_of(branch, self._document, self._rule, self._terminals)
+            self._estimate.add(len(one.values) * _PER_PROPERTY, where)
+            rule.objects.append(one)
+
+    def _scalars(
+        self,
+        branch: Branch,
+        types: Collection[str],
+        is_integer: bool,
+        listed: Mapping[str, list[Any] | None],
+    ) -> list[str]:
+        """Parts of a rule. `listed`: the values of each type that alone are meant; None: all."""
         parts: list[str] = []
         if "null" in types and listed["null"] != []:
             parts.append('"null"')
@@ -121,20 +182,7 @@ class Rules:
             parts += numbers(branch, is_integer, listed["number"], self._estimate)
         if "string" in types:
             parts += strings(branch, listed["string"], self._terminals, self._estimate)
-        rule.parts |= dict.fromkeys(parts)
-        if values is not None:
-            rest = [self._document.without(schema, ENUMERATING) for schema in branch]
-            for value in [v for t in ("array", "object") if t in types for v in listed[t] or ()]:
-                rule.others.append(self._rule([self._document.value(value, where), *rest]))
-            return
-        if "array" in types:
-            array = array_of(branch, self._document, self._rule)
-            self._estimate.add(len(array.first) * _PER_ITEM, where)
-            rule.arrays.append(array)
-        if "object" in types:
-            one = object_of(branch, self._document, self._rule, self._terminals)
-            self._estimate.add(len(one.values) * _PER_PROPERTY, where)
-            rule.objects.append(one)
+        return parts
 
     def _pairs(self) -> list[tuple[str, str]]:
         """For each two options of each `oneOf` that might share a value: the place, and the name of
