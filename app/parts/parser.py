@@ -88,8 +88,10 @@ class PartParser:
 
     def finish(self, is_cut: bool = False) -> list[Part]:
         """The parts of the text still held back. No text follows. `is_cut`: the model would have
-        gone on, so the beginning of a call is no text.
+        gone on, so the beginning of thoughts or of a call is no text.
         """
+        if is_cut and self._state == self._opening and not self._held.isspace():
+            self._held = ""
         if is_cut and self._state in (self._answer, self._content, self._behind_call):
             self._drop_begun_call()
         return self._run(is_last=True)

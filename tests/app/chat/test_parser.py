@@ -35,6 +35,14 @@ def test_the_beginning_of_a_call_is_no_text_of_an_answer_that_is_cut(begun, befo
         assert text == (before if is_cut else before + begun)
 
 
+@pytest.mark.parametrize(("begun", "is_text"), [("<thi", False), (" \n", True), ("<b", True)])
+def test_the_beginning_of_thoughts_is_no_text_of_an_answer_that_is_cut(begun, is_text):
+    for is_cut in (False, True):
+        parser = PartParser(None, {}, THINK)
+        parts = [*parser.push(begun), *parser.finish(is_cut)]
+        assert bool(parts) == (is_text or not is_cut)
+
+
 def joined(parts):
     calls = []
     for part in parts:
