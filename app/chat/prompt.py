@@ -99,6 +99,11 @@ class Prompts:
             return offer.max_calls
         return 1
 
+    def _may_think(self, request: Chat, text: str) -> bool:
+        """Whether the model may open thoughts itself, after the prompt `text`."""
+        is_decided = text.rstrip().endswith(tuple(self._tags))
+        return self.has_thoughts and not is_decided and not request.continue_final_message
+
     def prepare(self, request: Chat) -> Prompt:
         """The prompt of a request. Raises InvalidJob, PromptTooLong, and as `Engine.check_room`."""
         model = self._model
@@ -112,6 +117,10 @@ class Prompts:
             neutral.note(request.names.get("parallel_tool_calls", "parallel_tool_calls"))
         format = self._format(self._template.chosen(bool(offer.tools))) or GENERIC
         tokenizer = model.tokenizer
+        constraint = calls.constraint(offer, format, model, request.constraint)
+        form = constraint or request.constraint
+        if form is not None and self._may_think(request, text):
+            constraint = engine.constraints.after_thoughts(form, *tags, tokenizer.tag_ids)
         return Prompt(
             token_ids=tokenizer.encode_template(text, model.info.max_seq_len),
             offer=offer,
@@ -119,7 +128,7 @@ class Prompts:
             tags=tags if all(tags) and request.separate_reasoning else None,
             is_reasoning=is_reasoning,
             after=tags.end if is_reasoning else "",
-            constraint=calls.constraint(offer, format, model, request.constraint),
+            constraint=constraint,
             calls_first=request.constraint is not None,
             forced=_end_of_thoughts(request.reasoning_budget, tags, tokenizer),
             shown_token_ids=tuple(

@@ -149,6 +149,25 @@ def template_in_text(
     return _lark("\n".join([*start, *rest]), parts)
 
 
+def after_thoughts(
+    form: Constraint, start: str, end: str, special_ids: Mapping[str, int]
+) -> Constraint:
+    """`form`, or first any text between `start` and `end`, as the model chooses. A text of
+    `special_ids` stands for that token.
+    """
+    first, *others = json.loads(form.grammar)["grammars"]
+    name = first.setdefault("name", "form")
+    closing = " ".join(_text(end, special_ids))
+    is_lazy = "" if any(token in end for token in special_ids) else "[lazy]"
+    lines = [
+        f"start: @{name} | {' '.join(_text(start, special_ids))} thoughts SPACE? @{name}",
+        f"thoughts{is_lazy}: TEXT {closing}",
+        "TEXT: /(?s:.)*/",
+        r"SPACE: /[ \n]+/",
+    ]
+    return _grammars({"lark_grammar": "\n".join(lines)}, first, *others)
+
+
 def _frame(
     alternatives: Sequence[Alternative],
     opening: str,

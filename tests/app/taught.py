@@ -24,6 +24,10 @@ class Teacher:
     def _logits(self, _):
         return {self._script.pop(0) if self._script else self._end: 0.0}
 
+    def write(self, text):
+        """What the model writes next."""
+        self._script[:] = self.model.tokenizer._encode_escaped(text)
+
     def ask(self, route, streams, text, /, **more):
         """What the answer holds if the model would write `text`: its text, and its calls as names
         and the arguments' texts. In a stream it holds the same.
@@ -34,7 +38,7 @@ class Teacher:
         return read(response if streams else response.json)
 
     def post(self, route, streams, text, /, **more):
-        self._script[:] = self.model.tokenizer._encode_escaped(text)
+        self.write(text)
         body = {"temperature": 0, "stream": streams, LIMITS.get(route, "max_tokens"): 200}
         if route == "/v1/completions":
             body["prompt"] = "Hi"
@@ -49,15 +53,17 @@ class Teacher:
 LIMITS = {"/v1/responses": "max_output_tokens"}
 
 
-def tools_of(route, schema):
-    function = {"name": "get_weather", "parameters": schema}
+def tools_of(route, schema, must=True):
+    """A tool that must be called, or one that is called by its schema or not at all."""
+    function = {"name": "get_weather", "parameters": schema, "strict": not must}
+    choice = "required" if must else "auto"
     if route == "/v1/messages":
-        tool = {"name": "get_weather", "input_schema": schema}
-        return {"tools": [tool], "tool_choice": {"type": "any"}}
+        tool = {"name": "get_weather", "input_schema": schema, "strict": not must}
+        return {"tools": [tool], "tool_choice": {"type": "any" if must else "auto"}}
     tool = {"type": "function", **function}
     if route == "/v1/chat/completions":
         tool = {"type": "function", "function": function}
-    return {"tools": [tool], "tool_choice": "required"}
+    return {"tools": [tool], "tool_choice": choice}
 
 
 def form_of(route, schema):

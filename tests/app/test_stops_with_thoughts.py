@@ -40,9 +40,7 @@ def stops_of(teacher, route):
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_opened, route):
     teacher = Teacher(make_client, paths[is_opened])
-    cases = [("\n\nYes", ". No.", {})]
-    if is_opened:  # a form begins after thoughts that the template has opened
-        cases.append(('{"b": "c', '. d", "a": ""}', form_of(route, FORM)))
+    cases = [("\n\nYes", ". No.", {}), ('{"b": "c', '. d", "a": ""}', form_of(route, FORM))]
     thoughts = THOUGHTS if is_opened else f"<think>\n{THOUGHTS}"
     options = [{}, {"include_reasoning": False}] if route == CHATS[0] else [{}]
     for kept, rest, form in cases:
@@ -56,15 +54,16 @@ def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_open
 
 @pytest.mark.parametrize("route", CHATS)
 def test_a_stop_ends_no_call_and_the_beginning_of_a_call_is_no_text(make_client, paths, route):
-    teacher = Teacher(make_client, paths[True], tool_format="hermes")
-    tools, whole = tools_of(route, FORM), f"</think>{CALL}"
+    teacher = Teacher(make_client, paths[False], tool_format="hermes")
+    tools, whole = tools_of(route, FORM), f"<think>\n{THOUGHTS}{CALL}"
     for streams in (False, True):
         for stops in stops_of(teacher, route):
-            told = teacher.ask(route, streams, f"{THOUGHTS}{CALL}", **tools, **stops)
-            assert told == ("", [("get_weather", ARGUMENTS)]), streams
-        for number in (2, 12, 16):  # tokens, until the call is cut
+            for more in (tools, tools_of(route, FORM, must=False)):
+                told = teacher.ask(route, streams, whole, **more, **stops)
+                assert told == ("", [("get_weather", ARGUMENTS)]), streams
+        for number in (1, 12, 16):  # tokens, until the call is cut
             limit = {LIMITS.get(route, "max_tokens"): number}
-            text, calls = teacher.ask(route, streams, whole, **tools, **limit)
+            text, calls = teacher.ask(route, streams, CALL, **tools, **limit)
             assert not text and calls in ([], [("get_weather", "")]), (number, streams)
 
 

@@ -12,13 +12,8 @@ from switchyard.app.chat import calls
 from switchyard.app.chat.tools import Offer, Tool
 from switchyard.app.parts.call_formats import FORMATS
 from switchyard.engine.grammar import constraints
-from switchyard.engine.grammar.grammars import Grammars
-from switchyard.engine.model.model_dir import ModelDir
-from switchyard.engine.model.tokenizer import Tokenizer
-from tests.conftest import DEMO
 from tests.engine.constraints.unspoiled import arguments_and_texts, left_at, schemas_and_texts
 from tests.engine.random_forms import NAMES
-from tests.layouts import LAYOUTS, lay_out
 
 SETTINGS = hypothesis.settings(
     phases=[hypothesis.Phase.generate],
@@ -26,6 +21,8 @@ SETTINGS = hypothesis.settings(
     suppress_health_check=list(hypothesis.HealthCheck),
     derandomize=True,
 )
+
+THOUGHTS = '<think>\nHm: {"a" or <so>\n</think>\n\n'
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "age": {"type": "integer"}}}
 NODE = {
@@ -77,12 +74,6 @@ TAGGED = {
 ARRAY = {"type": "array", "prefixItems": [{}, CITY, {"const": 1}], "minItems": 1, "maxItems": 4}
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
-def layout(request, tmp_path_factory):
-    path = lay_out(request.param, DEMO, tmp_path_factory.mktemp("models") / request.param)
-    return Grammars(Tokenizer(ModelDir.read(path)))
-
-
 def check(grammars, schema, text):
     constraint = constraints.json_schema(schema)
     return left_at(grammars, constraint, grammars.tokenizer.tokenize_str(text))
@@ -109,9 +100,12 @@ def with_tags(grammars, text):
 
 @SETTINGS
 @hypothesis.given(
-    arguments_and_texts(), st.sampled_from([*FORMATS]), st.sampled_from(["must", "may", "form"])
+    arguments_and_texts(),
+    st.sampled_from([*FORMATS]),
+    st.sampled_from(["must", "may", "form"]),
+    st.sampled_from(["", THOUGHTS]),
 )
-def test_what_a_tool_admits_is_never_spoiled(layout, pair, name, kind):
+def test_what_a_tool_admits_is_never_spoiled(layout, pair, name, kind, thoughts):
     schema, text = pair
     tool = {"name": "get_weather", "parameters": schema, "strict": kind == "may"}
     offer = Offer((Tool.model_validate({"type": "function", "function": tool}),), kind == "must")
@@ -123,7 +117,9 @@ def test_what_a_tool_admits_is_never_spoiled(layout, pair, name, kind):
         )
     except engine.InvalidJob:
         hypothesis.assume(False)
-    call = f"{format.opening}{format.call('get_weather', text)}{format.closing}"
+    tag_ids = layout.model_tokenizer.tag_ids
+    constraint = constraints.after_thoughts(constraint, "<think>", "</think>", tag_ids)
+    call = f"{thoughts}{format.opening}{format.call('get_weather', text)}{format.closing}"
     assert left_at(layout, constraint, with_tags(layout, call)) is None
 
 
