@@ -1,19 +1,17 @@
 """lm_eval over /v1/completions: its numbers are those of the model computed directly."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import DEMO, ROOT
+from tests.conftest import DEMO
 from tests.engine import dense_llama
 from tests.live.conftest import GUNICORN, Server
+from tests.lm_eval.evaluated import HERE, evaluate
 
 pytestmark = pytest.mark.lm_eval
 
@@ -37,26 +35,9 @@ def samples(request, tmp_path_factory):
         "base_url": f"{server.url}/v1/completions",
         **TOKENIZERS[request.param],
     }
-    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions"]
-    command += ["--model_args", ",".join(f"{k}={v}" for k, v in arguments.items())]
-    command += ["--tasks", ",".join(TASKS), "--include_path", "tests/lm_eval"]
-    command += ["--batch_size", "4", "--output_path", str(directory / "out"), "--log_samples"]
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(directory)}
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **offline},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    options = ["--model", "local-completions", "--batch_size", "4", "--include_path", HERE]
+    found = evaluate(directory, TASKS, arguments, *options)
     assert server.stop() == 0, server.output
-    assert done.returncode == 0, done.stderr
-    print(" ".join(command), done.stdout, sep="\n")  # with pytest -s
-    found = {}
-    for task in TASKS:
-        [path] = directory.glob(f"out/**/samples_{task}_*.jsonl")
-        found[task] = [json.loads(line) for line in path.read_text().splitlines()]
     return found
 
 
