@@ -96,6 +96,15 @@ LOADING = (
     "/models/",
     "/v1/model/",
 )  # these take settings: see docs/configuration.md
+NOTES = {  # before the table of a topic
+    "Structured output": """\
+The model chooses the order of an object's properties, so clients can't rely on the schema's order.
+Each named property comes at most once, and all required ones come. At a vocabulary of 150,000 a
+schema takes about 5 ms to compile and 50 microseconds a token, 1.4 times as much as in a fixed
+order. [Structured output](api/generation.md#structured-output) lists the keywords that are
+enforced, and what is refused.
+""",
+}
 COUNTING = "/input_tokens"  # a path with this ending takes the parameters of the path before it
 KINDS = (Completion, Chat, MessageRequest, ResponseRequest)  # for their other names
 UNBOUNDED = 2**31 - 1  # limits from here on are those of an integer
@@ -242,7 +251,8 @@ def text(api: dict[str, Any]) -> str:
     lines += [f"| {word} | {', '.join(map(_code_of, paths))} |" for word, paths in WORDS.items()]
     for topic, table in topics.items():
         head = "| parameter | type, range | default | endpoints | |\n|---|---|---|---|---|"
-        lines += [f"\n## {topic}\n", head, *table]
+        notes = [NOTES[topic]] if topic in NOTES else []
+        lines += [f"\n## {topic}\n", *notes, head, *table]
     lines += [NEUTRAL_HEAD, "| parameter | values | endpoints |", "|---|---|---|"]
     lines += [f"| `{row.name}` | {row.values} | {where(p)} |" for row, p in neutral.items()]
     lines += [NAMES_HEAD, "| parameter | other names |", "|---|---|"]
