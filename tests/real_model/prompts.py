@@ -98,3 +98,27 @@ def task(name: str, age: int, city: str) -> list[dict[str, str]]:
         'JSON: {"name": "Kim", "age": 45, "city": "Seoul"}\n'
         f"Text: {name} is {age} years old and lives in {city}.\nJSON:"
     )
+
+
+TOWNS = [
+    *(("Rome", "Italy", 2800000), ("Berlin", "Germany", 3700000), ("Oslo", "Norway", 700000)),
+    *(("Lima", "Peru", 10100000), ("Cairo", "Egypt", 9500000), ("Paris", "France", 2100000)),
+    *(("Dublin", "Ireland", 590000), ("Lisbon", "Portugal", 545000)),
+    *(("Boston", "the United States", 650000), ("Vienna", "Austria", 1900000)),
+]
+
+
+def task_of_towns(city: str, country: str, people: int) -> list[dict[str, str]]:
+    return said(
+        "Extract the data as JSON with the keys city, country and people.\n"
+        "Text: Seoul is a city in South Korea with 9400000 people.\n"
+        'JSON: {"city": "Seoul", "country": "South Korea", "people": 9400000}\n'
+        f"Text: {city} is a city in {country} with {people} people.\nJSON:"
+    )
+
+
+# A prompt of each, and the values to find, by property in the prompt's order.
+TASKS = {
+    "people": (task, ("name", "age", "city"), PEOPLE),
+    "towns": (task_of_towns, ("city", "country", "people"), TOWNS),
+}

@@ -41,3 +41,7 @@ def test_forty_chats_at_once_have_the_texts_of_each_alone(server, alone):
 
 def test_a_schema_that_the_free_answer_meets_changes_nothing(server):
     checks.check_schema(server)
+
+
+def test_optional_properties_in_another_order_than_the_prompts_change_no_answer(server):
+    checks.check_optional_properties(server)
