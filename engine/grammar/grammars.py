@@ -60,6 +60,7 @@ class Grammars:
         for token_id, content in tokenizer.contents.items():
             self.pieces[token_id] = content
         self.tokenizer = make_tokenizer(tokenizer, self.pieces)
+        give_memory_back()  # what it needed to build its copy
         self._lock = threading.Lock()  # guards the attributes below
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # in order of use
         self._size = 0  # bytes of all grammars together

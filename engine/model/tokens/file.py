@@ -6,6 +6,7 @@ import tokenizers
 from tokenizers.models import BPE
 
 from switchyard.engine.errors import ModelError
+from switchyard.engine.memory.process import give_memory_back
 from switchyard.engine.model.contents import MAX_TOKENIZER
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokens.growth import check_growth
@@ -21,6 +22,7 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
         raise
     except BaseException as reason:  # Exceptions, and panics of Rust, which are not
         raise ModelError(f"{path} can't be read: {' '.join(str(reason).split())}") from None
+    give_memory_back()  # ten times the file's size; what is allocated next would lie amid it
     try:
         check_growth(tokenizer)
     except ModelError as reason:
