@@ -40,6 +40,7 @@ def test_check_finds_what_would_keep_a_server_from_starting(switchyard, model_pa
     done = switchyard("check", model_path)
     assert done.exit_code == 0, done.output
     assert "✓ settings" in done.output and "LlamaForCausalLM" in done.output
+    assert "answers end with </s> (2), <|im_end|> (4)" in done.output
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = f"127.0.0.1:{listener.getsockname()[1]}"
         done = switchyard("check", "no/where", "--bind", taken, "--json")

@@ -4,9 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tests.tokenizers.asking import Asking
 from tests.tokenizers.chats import TOOLS
 
 Calls = Sequence[tuple[str, dict]]  # names and arguments
+Tools = Sequence[dict]  # as chats have them
 
 
 def text_of(family: str, calls: Calls) -> str:
@@ -53,8 +55,10 @@ class Said(NamedTuple):
         return self.text, self.calls
 
 
-def of_chat(served, messages: list[dict], streams: bool, **more: object) -> Said:
-    body = {"messages": messages, "tools": TOOLS, "max_tokens": 200, **more}
+def of_chat(
+    served: Asking, messages: list[dict], streams: bool, tools: Tools = TOOLS, **more: object
+) -> Said:
+    body = {"messages": messages, "tools": tools, "max_tokens": 200, **more}
     if not streams:
         message = served.post("/v1/chat/completions", body)["choices"][0]["message"]
     else:
@@ -74,13 +78,15 @@ def of_chat(served, messages: list[dict], streams: bool, **more: object) -> Said
     return Said(message["content"] or "", calls, [message])
 
 
-def of_responses(served, messages: list[dict], streams: bool, **more: object) -> Said:
-    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+def of_responses(
+    served: Asking, messages: list[dict], streams: bool, tools: Tools = TOOLS, **more: object
+) -> Said:
+    functions = [{"type": "function", **tool["function"]} for tool in tools]
     if isinstance(form := more.pop("response_format", None), dict):
         more["text"] = {"format": {"type": "json_schema", **form["json_schema"]}}
     if isinstance(choice := more.get("tool_choice"), dict):
         more["tool_choice"] = {"type": "function", **choice["function"]}
-    body = {"input": messages, "tools": tools, "max_output_tokens": 200, **more}
+    body = {"input": messages, "tools": functions, "max_output_tokens": 200, **more}
     if streams:
         events = served.stream("/v1/responses", body)
         items = [e["item"] for e in events if e["type"] == "response.output_item.done"]
@@ -97,14 +103,12 @@ def of_responses(served, messages: list[dict], streams: bool, **more: object) ->
     return Said("".join(texts), calls, items)
 
 
-def of_messages(served, messages: list[dict], streams: bool, **more: object) -> Said:
-    tools = [
-        {
-            "name": tool["function"]["name"],
-            "description": tool["function"]["description"],
-            "input_schema": tool["function"]["parameters"],
-        }
-        for tool in TOOLS
+def of_messages(
+    served: Asking, messages: list[dict], streams: bool, tools: Tools = TOOLS, **more: object
+) -> Said:
+    names = {"parameters": "input_schema"}
+    functions = [
+        {names.get(name, name): value for name, value in tool["function"].items()} for tool in tools
     ]
     if isinstance(form := more.pop("response_format", None), dict):
         schema = form["json_schema"]["schema"]
@@ -117,7 +121,7 @@ def of_messages(served, messages: list[dict], streams: bool, **more: object) -> 
         more["tool_choice"] = {"type": {"required": "any"}.get(choice, choice)}
     if parallel is not None:
         more["tool_choice"]["disable_parallel_tool_use"] = not parallel
-    body = {"messages": messages, "tools": tools, "max_tokens": 200, **more}
+    body = {"messages": messages, "tools": functions, "max_tokens": 200, **more}
     blocks = _blocks(served.stream("/v1/messages", body)) if streams else None
     if blocks is None:
         blocks = served.post("/v1/messages", body)["content"]

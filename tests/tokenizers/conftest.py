@@ -7,10 +7,12 @@ from tests.tokenizers.served import Served, model_of
 
 
 def pytest_generate_tests(metafunc):
+    every = metafunc.config.getoption("every_tokenizer")
     if "family" in metafunc.fixturenames:
-        every = metafunc.config.getoption("every_tokenizer")
         families = (*EACH_RUN, *MORE) if every else EACH_RUN
         metafunc.parametrize("family", families, scope="module")
+    if "way" in metafunc.fixturenames:  # in this process, or a server in its own, over sockets
+        metafunc.parametrize("way", ("wsgi", "gunicorn") if every else ("wsgi",), scope="module")
 
 
 @pytest.fixture(scope="module")

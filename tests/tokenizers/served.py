@@ -4,32 +4,26 @@ import argparse
 import itertools
 import json
 import pathlib
-import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
-
-from tokenizers import Tokenizer
-from werkzeug.test import TestResponse
 
 from scripts import make_model
 from switchyard import engine
 from switchyard.app import Settings, create_app
 from switchyard.engine.backends.base import Backend
-from switchyard.engine.job import Forced
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import ModelInfo, Started
 from tests.contract import Witness
-from tests.engine.forced import exl2_backend
 from tests.scripted import ScriptedBackend, finished
+from tests.tokenizers.asking import Asking
 from tests.tokenizers.families import WRITTEN, package
+from tests.tokenizers.spoken import LIMITS, speaking
 
-KEY = re.compile(r"SAY\((\d+)\)")
 
-
-def model_of(family: str, path: pathlib.Path, **files: dict) -> str:
+def model_of(family: str, path: pathlib.Path, **files: dict | None) -> str:
     """Makes a tiny model with a family's tokenizer. `files`: changes of config.json and
-    tokenizer_config.json, by their stems, and the content of other files. None removes a key.
+    tokenizer_config.json, by their stems, and the content of other files. None removes a key, or a
+    file.
     """
     source = path.with_name(f"{path.name}-source")
     shutil.copytree(package(family), source)
@@ -38,7 +32,10 @@ def model_of(family: str, path: pathlib.Path, **files: dict) -> str:
     sizes = dict(zip(make_model.SIZES, make_model.SHAPES["tiny"], strict=True))
     make_model.make_model(path, argparse.Namespace(tokenizer=source, exl2=False, seed=0, **sizes))
     for stem, content in files.items():
-        change(path / f"{stem}.json", **content)
+        if content is None:
+            (path / f"{stem}.json").unlink()
+        else:
+            change(path / f"{stem}.json", **content)
     return str(path)
 
 
@@ -49,22 +46,18 @@ def change(path: pathlib.Path, **changes: object) -> None:
     path.write_text(json.dumps(kept), "utf-8")
 
 
-class Served:
-    """A server over the model at `path`, in this process. `client` is Flask's test client,
-    `tokenizer` the reference: the library `tokenizers` alone. Unless `is_writing`, there is no
-    generator, which loads sooner, and every answer is empty.
+class Served(Asking):
+    """A server over the model at `path`, in this process. `client` is Flask's test client. Unless
+    `is_writing`, there is no generator, which loads sooner, and every answer is empty.
     """
 
     def __init__(self, family: str, path: str, is_writing: bool = True, **settings: object) -> None:
-        self.family = family
-        self.path = path
-        self.tokenizer = Tokenizer.from_file(f"{path}/tokenizer.json")
+        super().__init__(family, path)
         self.jobs: list[engine.Job] = []  # all that have come to the generator
         self.next: dict[int, dict[int, float]] = {}  # logits behind a token; else the model ends
         self._answers: dict[int, tuple[int, ...]] = {}
         self._numbers = itertools.count(1)
-        limits = {"max_seq_len": 8192, "cache_tokens": 32768, "max_batch_size": 8}
-        read = Settings(model=path, name=family, device="cpu", **{**limits, **settings})
+        read = Settings(model=path, name=family, device="cpu", **{**LIMITS, **settings})
         config = read.engine_config()
         open_backend = self._open if is_writing else self._open_silent
         self.engine = engine.Engine(config, lambda d: EngineThread(config, open_backend, d))
@@ -80,39 +73,16 @@ class Served:
         assert self.models.close(timeout=20)
         assert self.witness.faults == []
 
-    def say(self, what: str | Sequence[int]) -> str:
-        """A message whose answer is `what`: a text, in which special tokens count, or tokens."""
-        if isinstance(what, str):
-            what = self.ids(what)
+    def say_tokens(self, token_ids: Sequence[int]) -> str:
         number = next(self._numbers)
-        self._answers[number] = tuple(what)
+        self._answers[number] = tuple(token_ids)
         return f"SAY({number})"
 
-    def ids(self, text: str) -> list[int]:
-        """The tokens of a text that follows another: without the space that some put before one."""
-        token_ids = self.tokenizer.encode(text, add_special_tokens=False).ids
-        if not self.tokenizer.id_to_token(token_ids[0]).startswith("▁"):
-            return token_ids
-        line = self.tokenizer.encode("\n", add_special_tokens=False).ids
-        return self.tokenizer.encode(f"\n{text}", add_special_tokens=False).ids[len(line) :]
-
-    def post(self, path: str, body: dict, status: int = 200) -> dict:
-        response = self._send(path, body)
-        assert response.status_code == status, response.get_data(as_text=True)
-        return response.json
-
-    def stream(self, path: str, body: dict) -> list[dict]:
-        """The bodies of a stream's events."""
-        response = self._send(path, {**body, "stream": True})
-        text = response.get_data(as_text=True)
-        assert response.status_code == 200, text
-        data = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
-        return [json.loads(each) for each in data if each != "[DONE]"]
-
-    def _send(self, path: str, body: dict) -> TestResponse:
+    def send(self, path: str, body: dict) -> tuple[int, str]:
         """As it is: Flask's own `json` sorts the keys, which templates write in their order."""
         headers = {"Content-Type": "application/json"}
-        return self.client.post(path, data=json.dumps(body), headers=headers)
+        response = self.client.post(path, data=json.dumps(body), headers=headers)
+        return response.status_code, response.get_data(as_text=True)
 
     # Engine thread
 
@@ -127,23 +97,10 @@ class Served:
         return ScriptedBackend(end, info=info)
 
     def _open(self) -> Backend:
-        [end, *_] = self.engine.tokenizer.eos_token_ids
-        config = self.engine.config
-        names = ("max_seq_len", "cache_tokens", "max_batch_size")
-        backend = exl2_backend(
-            config.path,
-            logits=lambda token_id: self.next.get(token_id, {end: 0.0}),
-            grammars=self.engine.grammars,
-            **{name: getattr(config, name) for name in names},
+        return speaking(
+            self.engine.config,
+            self.engine.grammars,
+            lambda said: self._answers[int(said)],
+            lambda token_id: self.next.get(token_id),
+            self.jobs.append,
         )
-        enqueue = backend.enqueue
-
-        def scripted(job: engine.Job) -> None:
-            self.jobs.append(job)
-            prompt = self.tokenizer.decode(job.prompt, skip_special_tokens=False)
-            if found := KEY.findall(prompt):
-                job = replace(job, forced=Forced(0, "\0", self._answers[int(found[-1])]))
-            enqueue(job)
-
-        backend.enqueue = scripted
-        return backend

@@ -4,9 +4,13 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from click.testing import CliRunner
+from tokenizers import Tokenizer
 
+from switchyard.cli import main
+from tests.tokenizers.asking import OverGunicorn
 from tests.tokenizers.calls import ROUTES, results, text_of
-from tests.tokenizers.families import ENDS
+from tests.tokenizers.families import ENDS, package, template_of
 from tests.tokenizers.served import Served, model_of
 
 TWO = [("weather", {"city": "Kraków", "days": 2}), ("time", {"zone": 'say "x" \\ <b>'})]
@@ -26,7 +30,31 @@ FORM = {
 }
 TAGS = ("<think>", "<tool_call>", "</tool_response>", "<|fim_prefix|>")
 
+STRICT = {
+    "type": "function",
+    "function": {
+        **{"name": "weather", "strict": True},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
 every_route = pytest.mark.parametrize("route", ROUTES)
+
+
+@pytest.fixture(scope="module")
+def served(family, family_path, way, tmp_path_factory):
+    """A server whose model writes what a test says."""
+    if way == "gunicorn":
+        server = OverGunicorn(family, family_path, tmp_path_factory.mktemp("server"))
+    else:
+        server = Served(family, family_path)
+    yield server
+    server.close()
 
 
 def user(text):
@@ -56,11 +84,12 @@ def test_a_call_in_the_models_own_format_is_a_call(served, route, choice):
 
 @every_route
 def test_two_calls_come_and_can_be_sent_back(served, route):
-    text = text_of(served.family, TWO)
-    said = told(served, route, text, parallel_tool_calls=True)
-    assert said.told == ("", TWO)
-    history = [*user("Hi"), *said.message, *results(route, said, served.say("Fine."))]
-    assert ROUTES[route](served, history, False).told == ("Fine.", [])
+    message, ask = user(served.say(text_of(served.family, TWO))), ROUTES[route]
+    for streams in (False, True):
+        said = ask(served, message, streams, parallel_tool_calls=True)
+        assert said.told == ("", TWO)
+        history = [*user("Hi"), *said.message, *results(route, said, served.say("Fine."))]
+        assert ask(served, history, streams).told == ("Fine.", [])
 
 
 @every_route
@@ -84,21 +113,10 @@ def test_text_that_only_looks_like_a_call_stays_text(served):
     assert told(served, "chat", text).told == (text, [])
 
 
-def test_a_strict_function_is_called_in_the_models_own_format(served):
-    tool = {
-        "type": "function",
-        "function": {
-            **{"name": "weather", "strict": True},
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-                "additionalProperties": False,
-            },
-        },
-    }
+@every_route
+def test_a_strict_function_is_called_in_the_models_own_format(served, route):
     calls = [("weather", {"city": "Kraków"})]
-    said = told(served, "chat", text_of(served.family, calls), tools=[tool])
+    said = told(served, route, text_of(served.family, calls), tools=[STRICT])
     assert said.told == ("", calls)
 
 
@@ -147,34 +165,57 @@ def test_a_tag_in_a_constraint_is_a_text_like_any_other(served, tag):
 ANOTHER = "x"  # the token that a file names as the end, where it should be the turn's
 
 
-def files_without_the_end(family, tokenizer):
-    """Changes of a model's files after which only one of them, or the template, names the end."""
+def files_that_mislead(family, tokenizer):
+    """Changes of a model's files, each of which is missing or names another end, or none."""
     end, other = tokenizer.token_to_id(ENDS[family]), tokenizer.token_to_id(ANOTHER)
-    return {
-        "tokenizer_config alone": {"config": {"eos_token_id": other}},
-        "config alone": {"tokenizer_config": {"eos_token": ANOTHER}},
+    template = template_of(family)
+    cases = {
+        "config names another": {"config": {"eos_token_id": other}},
+        "config names none": {"config": {"eos_token_id": None}},
+        "tokenizer_config names another": {"tokenizer_config": {"eos_token": ANOTHER}},
+        "no tokenizer_config": {
+            "tokenizer_config": None,
+            "chat_template": {"chat_template": template},
+        },
+        "generation_config names another": {"generation_config": {"eos_token_id": other}},
         "generation_config alone": {
             "config": {"eos_token_id": None},
             "tokenizer_config": {"eos_token": ANOTHER},
             "generation_config": {"eos_token_id": [other, end]},
         },
-        "generation_config names another": {"generation_config": {"eos_token_id": other}},
     }
+    if ENDS[family] in template:
+        cases["template alone"] = {
+            "config": {"eos_token_id": other},
+            "tokenizer_config": {"eos_token": ANOTHER},
+            "generation_config": {"eos_token_id": other},
+        }
+    return cases
 
 
-def test_an_answer_ends_with_its_turn(served, request, tmp_path):
-    """Servers with such files: each takes seconds to load, so one family in each run."""
-    family, end = served.family, ENDS[served.family]
-    if family != "llama2" and not request.config.getoption("every_tokenizer"):
+def test_an_answer_ends_with_its_turn(family, request, tmp_path):
+    """Servers with such files: each takes seconds to load, so one family in each run. `check` lists
+    the end too.
+    """
+    every = request.config.getoption("every_tokenizer")
+    if family != "llama2" and not every:
         pytest.skip("see scripts/test-tokenizers")
-    for name, files in files_without_the_end(family, served.tokenizer).items():
-        misled = Served(family, model_of(family, tmp_path / name, **files))
+    end = ENDS[family]
+    tokenizer = Tokenizer.from_file(str(package(family) / "tokenizer.json"))
+    for name, files in files_that_mislead(family, tokenizer).items():
+        path = model_of(family, tmp_path / name.replace(" ", "-"), **files)
+        misled = Served(family, path)
         try:
             for route in ROUTES:
                 said = told(misled, route, f"Hi{end}LEAK{end}")
                 assert said.told == ("Hi", []), (name, route)
         finally:
             misled.close()
+        if not every:
+            continue
+        check = CliRunner().invoke(main, ["check", path, "--bind", "127.0.0.1:0"]).output
+        [ends] = [line for line in check.split("\n") if "answers end with" in line]
+        assert f"{end} ({tokenizer.token_to_id(end)})" in ends
 
 
 # Together
