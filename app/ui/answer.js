@@ -102,12 +102,13 @@ export class Answer {
 
 // The figures of an answer, in words.
 export function note(figures) {
-  const { tokens, rate, first, prompt, cached, isCut, isStopped } = figures;
+  const { tokens, rate, first, prompt, cached, isCut, isStopped, isEdited } = figures;
   const said = [];
   if (tokens !== undefined) said.push(strings.tokens(tokens), strings.rate(rate));
   if (first !== undefined) said.push(strings.first(first));
   if (prompt !== undefined) said.push(strings.prompt(prompt, cached));
   if (isCut) said.push(strings.cutOff);
   if (isStopped) said.push(strings.stopped);
+  if (isEdited) said.push(strings.edited);
   return said.join("; ");
 }

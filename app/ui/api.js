@@ -21,7 +21,7 @@ export async function ask(path, options = {}) {
     response = await fetch(path, { ...options, headers, cache: options.cache ?? "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(/header|ISO-8859|ByteString/i.test(error.message) ? strings.noKey : strings.gone);
+    throw new Refusal(/header|ISO-8859|ByteString/i.test(error.message) ? strings.wrongKey : strings.gone);
   }
   if (!response.ok) throw await refusal(response);
   return response;
@@ -38,7 +38,7 @@ async function refusal(response) {
   const said = String(body?.error?.message ?? response.statusText);
   const wait = Math.ceil(Number(response.headers.get("Retry-After")) || 0);
   const when = strings.again(wait);
-  if (status === 401) return new Refusal(strings.noKey, status);
+  if (status === 401) return new Refusal(access.key ? strings.wrongKey : strings.noKey, status);
   if (status === 403) return new Refusal(strings.notPermitted(said), status);
   if (status === 429) return new Refusal(strings.tooMuch(said) + when, status, wait);
   if (status === 503) return new Refusal(strings.notReady(said) + when, status, wait);

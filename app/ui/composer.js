@@ -40,9 +40,12 @@ export class Composer {
     const [first] = this.page.panes;
     if (this.field.value !== first.draft.text) this.field.value = first.draft.text;
     const [call] = first.open;
-    const what = call ? strings.resultOf(call.function.name) : strings.message;
+    const message = this.page.panes.length > 1 ? strings.messageToBoth : strings.message;
+    const what = call ? strings.resultOf(call.function.name) : message;
     byId("ask-label").textContent = `${what} (${isTouch() ? strings.sendHintTouch : strings.sendHint})`;
     const isBusy = this.page.panes.some((pane) => pane.isBusy);
+    const off = byId(isBusy ? "send" : "stop");
+    if (document.activeElement === off) this.page.focus(); // a disabled one would lose the focus
     byId("send").disabled = isBusy;
     byId("stop").disabled = !isBusy;
     byId("attach").disabled = Boolean(call);

@@ -44,12 +44,14 @@ export class Conversation {
     this.section.setAttribute("aria-label", this.title);
     this.differs.textContent = summary(this.data.settings);
     this.differs.hidden = !this.differs.textContent;
+    const hadFocus = this.section.contains(document.activeElement);
     const steps = path(this.data);
     const articles = steps.map(({ message }) => this.view(message).article);
     if (!articles.length) articles.push(make("p", { className: "empty", textContent: strings.empty }));
     if (this.trouble) articles.push(this.trouble);
     arrange(this.log, articles);
     this.offer(steps);
+    if (hadFocus && document.activeElement === document.body) this.page.focus(); // what had it is gone
   }
 
   view(message) {
@@ -189,7 +191,9 @@ export class Conversation {
   // What can be done with a message: see MessageView
 
   regenerate(message) {
+    const isFocused = this.view(message).tools.contains(document.activeElement);
     this.answer(message.parent);
+    if (isFocused) this.view(shown(this.data).at(-1)).focusLike(strings.regenerate);
   }
 
   edit(message, content) {
@@ -198,7 +202,7 @@ export class Conversation {
       this.view(message).show();
       this.answer(add(this.data, parent, { role, content, ...(files && { files }) }).id);
     } else {
-      message.content = content;
+      if (content !== message.content) Object.assign(message, { content, figures: { isEdited: true } });
       this.view(message).show();
       this.changed();
     }
@@ -211,8 +215,9 @@ export class Conversation {
     this.data.chosen[message.parent] = other.id;
     this.trouble = null;
     this.changed();
-    const arrows = this.view(other).tools.querySelectorAll(".alternatives button:enabled");
-    arrows[step > 0 ? arrows.length - 1 : 0].focus();
+    const [back, , on] = this.view(other).which.children;
+    const isEnd = (step > 0 ? on : back).ariaDisabled === "true";
+    (step > 0 !== isEnd ? on : back).focus();
   }
 
   branch(message) {

@@ -44,6 +44,9 @@ export function fill(root = document) {
 // Whether Enter should break the line, as on a phone's keyboard.
 export const isTouch = () => matchMedia("(max-width: 50rem), (pointer: coarse)").matches;
 
+// Whether a field can have the focus without a keyboard that covers half of the screen.
+export const hasKeyboard = () => !matchMedia("(pointer: coarse)").matches;
+
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

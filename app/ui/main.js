@@ -3,7 +3,7 @@
 import { access, ask } from "./api.js";
 import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
-import { byId, button, fill, isTouch, kept, make, notify } from "./dom.js";
+import { byId, button, fill, hasKeyboard, isTouch, kept, make, notify } from "./dom.js";
 import { Server } from "./server.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
@@ -136,9 +136,10 @@ class Page {
   changedElsewhere(id, row) {
     const data = this.store.all.get(id);
     if (data && this.isBusy(data)) return;
+    if (row && row === data) return this.opened.get(data)?.refresh(); // merged
     if (row && data && row.updated < data.updated) return; // read before this tab's own last change
     if (!row && this.panes.some((pane) => pane.data === data)) return; // it stays until it is left
-    if (row) this.store.all.set(id, row);
+    if (row) this.store.adopt(row);
     else this.store.all.delete(id);
     const at = this.panes.findIndex((pane) => pane.data.id === id);
     if (row && data) this.conversation(row).draft = this.conversation(data).draft;
@@ -173,7 +174,7 @@ class Page {
   }
 
   focus() {
-    byId("input").focus();
+    (hasKeyboard() ? byId("input") : this.scroller).focus();
   }
 
   stop() {

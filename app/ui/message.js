@@ -1,7 +1,7 @@
 // The view of one message: its text, its figures, and what can be done with it.
 
 import { note } from "./answer.js";
-import { button, copy, make } from "./dom.js";
+import { arrange, button, copy, hasKeyboard, make } from "./dom.js";
 import { strings } from "./strings.js";
 import { write, writer } from "./text.js";
 import { isOver, nextTurn } from "./turns.js";
@@ -14,6 +14,7 @@ export class MessageView {
     this.unfolds = settings.showThoughts;
     this.arguments = [];
     this.text = this.thoughts = this.editor = null;
+    this.buttons = new Map(); // by their text
     this.isOpen = false; // whether more comes
     this.body = make("div", { className: "body" });
     this.note = make("p", { className: "note", hidden: true });
@@ -120,9 +121,9 @@ export class MessageView {
     if (this.editor) return;
     const { message, act } = this;
     const can = [];
+    const offered = (text, run, isOff = isBusy) => can.push(this.button(text, run, isOff));
     if (count > 1) can.push(this.alternatives(place, count, isBusy));
-    const offered = (text, run, more = {}) => can.push(button(text, run, { disabled: isBusy, ...more }));
-    offered(strings.copy, (event) => this.copy(event.target), { disabled: false });
+    offered(strings.copy, (event) => this.copy(event.target), false);
     if (message.role !== "tool" && !message.tool_calls) offered(strings.edit, () => this.edit());
     if (message.role === "assistant") offered(strings.regenerate, () => act.regenerate(message));
     if (message.role === "assistant" && isLast && message.content && !message.tool_calls) {
@@ -130,17 +131,36 @@ export class MessageView {
     }
     offered(strings.branch, () => act.branch(message));
     offered(strings.deletes, () => act.remove(message));
-    this.tools.replaceChildren(...can);
+    arrange(this.tools, can);
+  }
+
+  // The same one each time, and not disabled: else it would lose the focus as an answer begins or ends.
+  button(text, run, isOff, label) {
+    let made = this.buttons.get(text);
+    if (!made) {
+      const press = (event) => made.ariaDisabled !== "true" && run(event);
+      made = button(text, press, label && { "aria-label": label, title: label });
+      this.buttons.set(text, made);
+    }
+    made.ariaDisabled = String(isOff);
+    return made;
   }
 
   alternatives(place, count, isBusy) {
-    const { message, act } = this;
-    const to = (step) => act.choose(message, step);
-    const label = (text) => ({ "aria-label": text, title: text });
-    return make("span", { className: "alternatives" },
-      button("‹", () => to(-1), { disabled: isBusy || place === 1, ...label(strings.before) }),
-      make("span", { textContent: strings.place(place, count) }),
-      button("›", () => to(1), { disabled: isBusy || place === count, ...label(strings.after) }));
+    const to = (step) => this.act.choose(this.message, step);
+    this.which ??= make("span", { className: "alternatives" },
+      this.button("‹", () => to(-1), false, strings.before), make("span"),
+      this.button("›", () => to(1), false, strings.after));
+    const [back, said, on] = this.which.children;
+    back.ariaDisabled = String(isBusy || place === 1);
+    on.ariaDisabled = String(isBusy || place === count);
+    said.textContent = strings.place(place, count);
+    return this.which;
+  }
+
+  // Focus what does the same as the button of another view.
+  focusLike(text) {
+    this.buttons.get(text)?.focus();
   }
 
   async copy(pressed) {
@@ -170,6 +190,7 @@ export class MessageView {
     this.body.replaceChildren(field);
     this.tools.replaceChildren(button(asks ? strings.askAgain : strings.save, save, { className: "main" }),
       button(strings.cancel, end));
+    if (hasKeyboard()) this.tools.append(make("span", { className: "note", textContent: strings.editHint }));
     field.focus();
   }
 }

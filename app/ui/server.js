@@ -1,7 +1,7 @@
 // The state of the server: a folded line, and what stands behind it.
 
 import { ask, events } from "./api.js";
-import { byId, make } from "./dom.js";
+import { byId, button, make } from "./dom.js";
 import { strings } from "./strings.js";
 
 const QUIET = 6000; // milliseconds without news, after which the stream counts as lost
@@ -57,7 +57,8 @@ export class Server {
     const wait = Math.max(error.wait || 0, 3);
     const said = error.status ? error.message : strings.noAnswer;
     const isKey = error.status === 401;
-    byId("trouble").textContent = isKey ? strings.noKey : strings.nextLook(said, wait);
+    byId("trouble").textContent = isKey ? said : strings.nextLook(said, wait);
+    if (isKey) byId("trouble").append(button(strings.enterKey, () => byId("preferences").showModal()));
     byId("trouble").hidden = false;
     byId("brief").textContent = isKey ? strings.keyNeeded : strings.notConnected;
     if (isKey) abort.abort(); // another key begins anew: wrong ones are counted

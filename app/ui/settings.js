@@ -15,6 +15,7 @@ async function serverParameters() {
 export class Settings {
   constructor(page) {
     this.page = page;
+    this.samplers = []; // fields, and what the server says of them
     this.sheet = byId("settings");
     this.sheet.addEventListener("close", () => this.page.applied(this.conversation));
   }
@@ -27,6 +28,7 @@ export class Settings {
     const reset = button(strings.reset, () => this.reset());
     byId("settings-fields").replaceChildren(this.common(), samplers, this.forms(), reset);
     if (!this.sheet.open) this.sheet.showModal();
+    this.sheet.scrollTop = 0;
     this.fillSamplers(samplers);
   }
 
@@ -39,14 +41,15 @@ export class Settings {
   // Fields that every conversation has
 
   common() {
-    const { models, presets } = this.page;
+    const { presets } = this.page;
+    const names = [...this.page.models.keys()];
     const pairs = (names, first) => [["", first], ...names.map((name) => [name, name])];
     const offered = (names, own) => (own && !names.includes(own) ? [...names, own] : names);
     return make("div", { className: "fields" },
-      this.choice("model", strings.model, pairs(offered([...models.keys()], this.values.model), strings.modelDefault)),
+      this.choice("model", strings.model, pairs(offered(names, this.values.model), strings.modelDefault(names[0]))),
       this.choice("preset", strings.preset, pairs(offered(presets, this.values.preset), strings.noPreset)),
-      this.integer("maxTokens", strings.maxTokens, 1),
-      this.integer("seed", strings.seed),
+      this.integer("maxTokens", strings.maxTokens, { min: 1, placeholder: strings.serverDefault }),
+      this.integer("seed", strings.seed, { placeholder: strings.random }),
       this.text("system", strings.system));
   }
 
@@ -70,13 +73,14 @@ export class Settings {
     field.value = this.values[name] ?? "";
     field.addEventListener("change", () => {
       this.keep(name, field.value);
+      if (name === "preset") this.hint();
       if (name === "form") this.sheet.querySelector("[name=formText]").dispatchEvent(new Event("change"));
     });
     return labelled(label, field);
   }
 
-  integer(name, label, min = "") {
-    const field = make("input", { type: "number", step: 1, min, placeholder: strings.serverDefault });
+  integer(name, label, more) {
+    const field = make("input", { type: "number", step: 1, ...more });
     field.value = this.values[name] ?? "";
     field.addEventListener("change", () => {
       if (field.validity.valid) this.keep(name, field.value ? Number(field.value) : undefined);
@@ -110,16 +114,32 @@ export class Settings {
       box.append(make("p", { className: "trouble", textContent: strings.noSchema(error.message) }));
       return;
     }
+    this.samplers = [];
     for (const [group, names] of Object.entries(GROUPS)) {
       const fields = names.split(" ").filter((name) => found[name]).map((name) => this.sampler(name, describe(found[name])));
       const isSet = names.split(" ").some((name) => this.values.parameters?.[name] !== undefined);
       box.append(make("details", { open: isSet }, make("summary", { textContent: strings.groups[group] }),
         make("div", { className: "fields" }, ...fields)));
     }
+    this.hint();
+  }
+
+  // What holds where a field is empty. The page doesn't know what a preset sets.
+  hint() {
+    for (const { field, described } of this.samplers) {
+      const own = shownValue(described, described.default);
+      const word = { true: strings.on, false: strings.off }[own] ?? own;
+      const isSelect = field.localName === "select";
+      const otherwise = word || (isSelect ? strings.serverDefault : strings.notSet);
+      const said = this.values.preset ? strings.orPreset(otherwise) : otherwise;
+      if (isSelect) field.options[0].textContent = strings.defaultIs(said);
+      else field.placeholder = said;
+    }
   }
 
   sampler(name, described) {
     const field = fieldOf(described);
+    this.samplers.push({ field, described });
     field.value = shownValue(described, this.values.parameters?.[name]);
     checked(field, () => {
       if (field.validity.badInput || field.validity.rangeUnderflow || field.validity.rangeOverflow) return;
@@ -128,7 +148,7 @@ export class Settings {
       const all = value === undefined ? others : { ...others, [name]: value };
       this.keep("parameters", Object.keys(all).length ? all : undefined);
     });
-    const hint = make("small", { id: `hint-${name}`, textContent: described.description });
+    const hint = make("small", { id: `hint-${name}`, textContent: described.description.replaceAll("`", "") });
     field.setAttribute("aria-describedby", hint.id);
     const isWide = field.localName === "textarea" ? "wide" : "";
     return make("div", { className: `sampler ${isWide}` }, labelled(name, field), hint);
@@ -167,16 +187,13 @@ function labelled(text, field, kind = "") {
 
 function fieldOf(described) {
   const { type, minimum, maximum, choices } = described;
-  const otherwise = shownValue(described, described.default) || strings.serverDefault;
-  const option = (value, text) => make("option", { value, textContent: text });
-  const words = { true: strings.on, false: strings.off };
-  const none = option("", strings.defaultIs(words[otherwise] ?? otherwise));
-  if (type === "boolean") return make("select", {}, none, option("true", strings.on), option("false", strings.off));
-  if (type === "choice") return make("select", {}, none, ...choices.map((one) => option(String(one), String(one))));
+  const option = (value, text = "") => make("option", { value, textContent: text });
+  if (type === "boolean") return make("select", {}, option(""), option("true", strings.on), option("false", strings.off));
+  if (type === "choice") return make("select", {}, option(""), ...choices.map((one) => option(String(one), String(one))));
   if (type === "list" || type === "object" || type === "text") {
-    return make("textarea", { rows: 1, placeholder: otherwise, spellcheck: type === "text" });
+    return make("textarea", { rows: 1, spellcheck: type === "text" });
   }
   const step = type === "integer" ? 1 : "any";
   const bound = (value) => (Math.abs(value ?? Infinity) < 2 ** 53 ? value : "");
-  return make("input", { type: "number", step, min: bound(minimum), max: bound(maximum), placeholder: otherwise });
+  return make("input", { type: "number", step, min: bound(minimum), max: bound(maximum) });
 }

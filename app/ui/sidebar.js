@@ -1,8 +1,9 @@
 // The list of conversations: search, rename, delete, export and import.
 
-import { byId, button, download, make, notify } from "./dom.js";
+import { byId, button, download, hasKeyboard, make, notify } from "./dom.js";
+import { summary } from "./request.js";
 import { strings } from "./strings.js";
-import { NoExport, fromText, toJson, toMarkdown } from "./transfer.js";
+import { NoExport, fromText, isMarkdown, toJson, toMarkdown, unknown } from "./transfer.js";
 import { matches, titleOf } from "./tree.js";
 
 const MAX_FILE = 100; // MB of an import
@@ -60,7 +61,9 @@ export class Sidebar {
   row(data) {
     const title = titleOf(data) || strings.untitled;
     const isOpen = this.page.panes.some((pane) => pane.data === data);
-    const opens = button(title, () => this.page.show(data), { className: "title", tabIndex: -1, dir: "auto" });
+    const opens = button(title, () => this.page.show(data), {
+      className: "title", tabIndex: -1, dir: "auto", title: [title, summary(data.settings)].filter(Boolean).join("\n"),
+    });
     if (isOpen) opens.ariaCurrent = "true";
     if (this.page.isBusy(data)) opens.append(make("span", { className: "note", textContent: ` ${strings.isAnswering}` }));
     const deletes = button("×", () => this.delete(data), {
@@ -147,9 +150,11 @@ export class Sidebar {
     if (!file) return;
     try {
       if (file.size > MAX_FILE * 1e6) throw new NoExport(strings.tooLargeFile(MAX_FILE));
-      const conversations = fromText(await file.text());
+      const text = await file.text();
+      const all = fromText(text);
+      const conversations = unknown(all, this.page.store.list(), isMarkdown(text));
       await Promise.all(conversations.map((one) => this.page.store.put(one)));
-      notify(strings.imported(conversations.length), { span: 5000 });
+      notify(strings.imported(conversations.length, all.length - conversations.length), { span: 5000 });
       if (conversations.length === 1) this.page.show(conversations[0]);
       this.show();
     } catch (error) {
@@ -166,7 +171,7 @@ export class Sidebar {
     document.body.classList.toggle("drawer", isOpen);
     document.querySelector("main").inert = isOpen;
     byId("menu").setAttribute("aria-expanded", String(isOpen));
-    if (isOpen) this.search.focus();
+    if (isOpen) (hasKeyboard() ? this.search : byId("new")).focus();
     else if (byId("sidebar").contains(document.activeElement)) byId("menu").focus();
   }
 

@@ -2,6 +2,7 @@
 
 import { strings } from "./strings.js";
 import { kept } from "./dom.js";
+import { merge, snapshot } from "./tree.js";
 
 const TABLE = "conversations";
 
@@ -15,16 +16,17 @@ function opened() {
 }
 
 export class Store {
-  // `trouble` takes a sentence, or null once all is well. `changed` takes what another tab has changed.
+  // `trouble` takes a sentence, or null once all is well. `changed` takes an id and what another tab has made of it.
   constructor(trouble, changed) {
     this.all = new Map();
+    this.seen = new Map(); // by id: a snapshot of what is kept
     this.keeps = kept.read("keeps", true, "localStorage");
-    this.trouble = trouble;
+    Object.assign(this, { trouble, changed });
     this.database = null;
     this.channel = null;
     if (typeof BroadcastChannel === "function") {
       this.channel = new BroadcastChannel("switchyard");
-      this.channel.onmessage = ({ data }) => this.reread(data, changed);
+      this.channel.onmessage = ({ data }) => this.reread(data);
     }
   }
 
@@ -34,7 +36,7 @@ export class Store {
       this.database = await opened();
       this.database.onversionchange = () => this.database.close();
       const rows = await this.ask("readonly", (table) => table.getAll());
-      for (const row of rows) this.all.set(row.id, row);
+      for (const row of rows) this.adopt(row);
     } catch {
       this.database = null;
       if (this.keeps) this.trouble(strings.keptNowhere(strings.storageMissing));
@@ -47,13 +49,32 @@ export class Store {
     return begun.sort((a, b) => b.updated - a.updated);
   }
 
+  // Take a row as it is kept.
+  adopt(row) {
+    this.all.set(row.id, row);
+    this.seen.set(row.id, snapshot(row));
+  }
+
   async put(conversation) {
-    this.all.set(conversation.id, conversation);
-    if (this.keeps && conversation.messages.length) await this.change(conversation.id, (table) => table.put(conversation));
+    const { id } = conversation;
+    this.all.set(id, conversation);
+    if (!this.keeps || !conversation.messages.length) return;
+    const before = this.seen.get(id) ?? new Map();
+    this.seen.set(id, snapshot(conversation));
+    // Written at once, as the page may be about to go; what that replaces may be another tab's.
+    const replaced = await this.change(id, (table) => {
+      const old = table.get(id);
+      table.put(conversation);
+      return old;
+    });
+    if (!replaced || this.all.get(id) !== conversation || !merge(conversation, replaced, before)) return;
+    await this.put(conversation);
+    this.changed(id, conversation);
   }
 
   async delete(conversation) {
     this.all.delete(conversation.id);
+    this.seen.delete(conversation.id);
     await this.change(conversation.id, (table) => table.delete(conversation.id));
   }
 
@@ -75,19 +96,20 @@ export class Store {
       return;
     }
     try {
-      await this.ask("readwrite", act);
+      const result = await this.ask("readwrite", act);
       this.trouble(null);
       if (id) this.channel?.postMessage(id);
+      return result;
     } catch (error) {
       const isFull = error?.name === "QuotaExceededError";
       this.trouble(strings.keptNowhere(isFull ? strings.storageFull : strings.storageMissing));
     }
   }
 
-  async reread(id, changed) {
+  async reread(id) {
     if (!this.database || !this.keeps) return;
     const row = await this.ask("readonly", (table) => table.get(id)).catch(() => undefined);
-    changed(id, row);
+    this.changed(id, row);
   }
 
   // The result, once it is on the disk.

@@ -16,7 +16,7 @@ export const strings = {
   openList: "Show conversations",
   closeList: "Hide conversations",
   preferences: "Preferences",
-  help: "Keys",
+  help: "Shortcuts",
   close: "Close",
   done: "Done",
   cancel: "Cancel",
@@ -47,7 +47,11 @@ export const strings = {
   exportAll: "Export all as JSON",
   exportAllMarkdown: "Export all as Markdown",
   importFile: "Import",
-  imported: (count) => (count === 1 ? "Imported 1 conversation." : `Imported ${number(count)} conversations.`),
+  imported: (count, known) => {
+    const added = count === 1 ? "Imported 1 conversation." : `Imported ${number(count)} conversations.`;
+    const here = known === 1 ? "1 was here already." : `${number(known)} were here already.`;
+    return known ? `${count ? added : "Nothing new:"} ${here}` : added;
+  },
   notImported: (name, why) => `Nothing was imported from ${name}: ${why}.`,
   notJson: "it is neither JSON nor Markdown that this page exported",
   notExport: "it has no conversations of this page",
@@ -76,6 +80,7 @@ export const strings = {
   argumentsOf: (name) => `Arguments of ${name}`,
   edit: "Edit",
   editLabel: "Text of the message",
+  editHint: "Ctrl+Enter does it, too; Escape cancels",
   askAgain: "Ask again",
   save: "Save",
   regenerate: "Regenerate",
@@ -94,15 +99,17 @@ export const strings = {
     cached ? `prompt ${number(count)}, ${number(cached)} of them cached` : `prompt ${number(count)}`,
   cutOff: "cut off at the limit of tokens",
   stopped: "stopped",
+  edited: "edited",
   waits: (most) =>
     `Waits: ${most} answers are on their way, and a browser has no more connections to a server.` +
     " This one is asked for once one of them is complete.",
 
   // The message box
   message: "Message",
+  messageToBoth: "Message to both",
   resultOf: (name) => `Result of the tool ${name}`,
   sendHint: "Enter sends, Shift+Enter breaks the line",
-  sendHintTouch: "Enter breaks the line, the button sends",
+  sendHintTouch: "Enter breaks the line",
   send: "Send",
   stop: "Stop",
   attach: "Attach a text file",
@@ -123,7 +130,7 @@ export const strings = {
   settings: "Settings",
   settingsOf: (title) => `Settings of ${title}`,
   model: "Model",
-  modelDefault: "the server's",
+  modelDefault: (name) => (name ? `the server's: ${name}` : "the server's"),
   preset: "Preset",
   noPreset: "none",
   system: "System message",
@@ -137,6 +144,9 @@ export const strings = {
   showThoughts: "Show thoughts unfolded",
   raw: "Show raw text",
   serverDefault: "server's",
+  notSet: "not set",
+  random: "random",
+  orPreset: (value) => `${value}, or the preset's`,
   on: "on",
   off: "off",
   defaultIs: (value) => `default: ${value}`,
@@ -163,7 +173,7 @@ export const strings = {
   connecting: "connecting",
   brief: (states, running, waiting, rate) =>
     `${states}; ${running} running, ${waiting} waiting${rate === null ? "" : `; ${rate} tokens/s`}`,
-  keyNeeded: "an API key is needed",
+  keyNeeded: "a valid API key is needed",
   notConnected: "not connected",
   nextLook: (said, wait) => `${said} Next look in ${wait} s.`,
   noAnswer: "The server does not answer.",
@@ -187,7 +197,8 @@ export const strings = {
 
   // Errors
   gone: "The server does not answer. The conversation is kept: try again once it is back.",
-  noKey: "The API key is missing or wrong. Enter a valid one in the preferences.",
+  noKey: "This server needs an API key.",
+  wrongKey: "The server refuses this API key.",
   enterKey: "Enter the key",
   tryAgain: "Try again",
   again: (wait) => (wait ? ` Try again in ${wait} s.` : ""),
@@ -200,7 +211,7 @@ export const strings = {
   connectionEnded: "the connection has ended.",
 
   // Help
-  keysTitle: "Keys",
+  keysTitle: "Keyboard shortcuts",
   keys: [
     ["Enter", "sends the message; breaks the line on a phone"],
     ["Shift+Enter", "breaks the line"],

@@ -35,9 +35,11 @@ export function toMarkdown(conversations) {
 
 const escaped = (text) => text.split("\n").map((line) => (LIKE_MARK.test(line) ? `\\${line}` : line)).join("\n");
 
+export const isMarkdown = (text) => TITLE.test(text.split("\n", 1)[0].trimEnd());
+
 // The conversations of a file, with ids of their own. Raises NoExport, whose message says why.
 export function fromText(text) {
-  if (TITLE.test(text.split("\n", 1)[0].trimEnd())) return fromMarkdown(text);
+  if (isMarkdown(text)) return fromMarkdown(text);
   let body;
   try {
     body = JSON.parse(text);
@@ -50,6 +52,16 @@ export function fromText(text) {
     const { title, created, updated, settings, messages, chosen } = one;
     return newConversation({ title, created, updated, settings, messages, chosen });
   });
+}
+
+// Those that aren't among others already, as after an import of the same file. Markdown has only what is shown.
+export function unknown(conversations, others, isText) {
+  const content = isText
+    ? (one) => toMarkdown([one])
+    : ({ title, settings, messages, chosen }) => JSON.stringify([title, settings, messages, chosen]);
+  const titles = new Set(conversations.map(titleOf)); // the others need not be compared
+  const known = new Set(others.filter((one) => titles.has(titleOf(one))).map(content));
+  return conversations.filter((one) => !known.has(content(one)));
 }
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);

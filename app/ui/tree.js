@@ -66,6 +66,31 @@ export function remove(conversation, message) {
   };
 }
 
+// What each message was when a conversation was last read or written: see merge.
+export const snapshot = (conversation) => new Map(conversation.messages.map((one) => [one.id, { ...one }]));
+
+// Bring what another tab has written into a conversation: messages that `before`, a snapshot, lacks, and changes of
+// those that this one has left as they were. Returns whether there were any. A message that both have changed stays.
+export function merge(conversation, other, before) {
+  const own = new Map(conversation.messages.map((one) => [one.id, one]));
+  let isNew = false;
+  for (const theirs of other.messages) {
+    const [mine, old] = [own.get(theirs.id), before.get(theirs.id)];
+    if (!mine && !old) {
+      conversation.messages.push(theirs);
+      conversation.chosen[theirs.parent] ??= theirs.id;
+    } else if (mine && old && same(mine, old) && !same(theirs, old)) Object.assign(mine, theirs);
+    else continue;
+    isNew = true;
+  }
+  conversation.updated = Math.max(conversation.updated, other.updated);
+  return isNew;
+}
+
+const rest = ({ figures, tool_calls }) => JSON.stringify([figures, tool_calls]);
+const same = (one, other) =>
+  one.content === other.content && one.reasoning === other.reasoning && rest(one) === rest(other);
+
 // A copy of what is shown, up to a message: a conversation of its own.
 export function branch(conversation, until, title) {
   const made = newConversation({ title, settings: structuredClone(conversation.settings) });

@@ -9,7 +9,7 @@ const { answerBody, messagesFor, parametersOf, summary } = await load("request")
 const { describe, parametersOf: ofDocument, read, shownValue } = await load("samplers");
 const { brief, points, span } = await load("server");
 const { dayOf } = await load("sidebar");
-const { fromText, toJson, toMarkdown } = await load("transfer");
+const { fromText, isMarkdown, toJson, toMarkdown, unknown } = await load("transfer");
 const tree = await load("tree");
 
 const tests = {};
@@ -35,7 +35,7 @@ async function asked(response) {
 
 const REFUSALS = [
   [400, {}, "Refused: why", 0],
-  [401, {}, "The API key is missing or wrong. Enter a valid one in the preferences.", 0],
+  [401, {}, "This server needs an API key.", 0],
   [403, {}, "Not permitted: why", 0],
   [429, { "Retry-After": "6.5" }, "Too much at once: why. Try again in 7 s.", 7],
   [429, {}, "Too much at once: why.", 0],
@@ -56,7 +56,8 @@ test("a server that is gone, a stop, and a key that no header can have are told 
   assert.match((await asked(new TypeError("network error"))).message, /^The server does not answer/);
   assert.equal((await asked(new DOMException("", "AbortError"))).name, "AbortError");
   access.key = "schlüssel→";
-  assert.match((await asked(new Response("{}"))).message, /^The API key is missing or wrong/);
+  assert.match((await asked(new Response("{}"))).message, /^The server refuses this API key/);
+  assert.match((await asked(new Response("{}", { status: 401 }))).message, /^The server refuses this API key/);
   access.key = "";
 });
 
@@ -225,6 +226,39 @@ test("what is shown comes back from Markdown, even if it looks like its marks", 
     [["user", "q"], ["assistant", answer.content], ["user", "r"]],
     [["user", "q"], ["assistant", "a"], ["user", "r"]],
   ]);
+});
+
+test("of an import only what isn't here is new", () => {
+  const { conversation } = begun();
+  const { conversation: other, answer } = begun();
+  for (const text of [toJson([conversation]), toMarkdown([conversation])]) {
+    const news = (...here) => unknown(fromText(text), here, isMarkdown(text)).length;
+    assert.deepEqual([news(), news(conversation), news(other, conversation)], [1, 0, 0]);
+    answer.content = "Another answer.";
+    assert.equal(news(other), 1);
+  }
+});
+
+test("what two tabs write into one conversation is merged", () => {
+  const { conversation: kept, answer } = begun();
+  const before = tree.snapshot(kept);
+  const [mine, theirs] = [structuredClone(kept), structuredClone(kept)];
+  const added = tree.add(theirs, answer.id, { role: "user", content: "theirs" });
+  theirs.messages.find((one) => one.id === answer.id).content = "edited there";
+  const own = tree.add(mine, answer.id, { role: "user", content: "mine" });
+  const edited = mine.messages.find((one) => one.role === "user");
+  edited.content = "edited here";
+  assert.equal(tree.merge(mine, theirs, before), true);
+  assert.deepEqual(mine.messages.map((one) => one.id).sort(), [...kept.messages.map((one) => one.id), added.id, own.id].sort());
+  assert.equal(mine.messages.find((one) => one.id === answer.id).content, "edited there");
+  assert.equal(edited.content, "edited here");
+  assert.equal(tree.shown(mine).at(-1).content, "mine");
+  assert.equal(tree.merge(mine, structuredClone(mine), tree.snapshot(mine)), false);
+  const restore = tree.remove(mine, own);
+  tree.remove(mine, added);
+  edited.content = "q";
+  assert.equal(tree.merge(mine, theirs, new Map([...before, [added.id, added]])), false); // what is deleted stays so
+  restore();
 });
 
 test("a file that is no export is refused whole", () => {

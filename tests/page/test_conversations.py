@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.hosts.conftest import wait_for
 from tests.page.conftest import (
     SIZES,
     begin,
@@ -168,6 +169,31 @@ def test_another_tab_sees_what_this_one_keeps(talk, page):
     page.get_by_role("button", name="First", exact=True).wait_for()
 
 
+def test_two_tabs_that_answer_in_one_conversation_lose_nothing(talk, page):
+    talk("First")
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.get_by_role("button", name="First", exact=True).click()
+    asked = {}
+    for tab, text in ((page, "Here"), (other, "There")):
+        tab.route("**/v1/chat/completions", lambda route, text=text: asked.update({text: route}))
+        say(tab, text)
+        tab.wait_for_function("() => !document.getElementById('stop').disabled")
+    for tab, text in ((page, "Here"), (other, "There")):
+        wait_for(lambda tab=tab, text=text: tab.wait_for_timeout(20) or text in asked)
+        delta = {"delta": {"content": f"{text}!"}, "finish_reason": "stop"}
+        body = f"data: {json.dumps({'choices': [delta]})}\n\ndata: [DONE]\n\n"
+        asked[text].fulfill(content_type="text/event-stream", body=body)
+        tab.get_by_text(f"{text}!").wait_for()
+        complete(tab)
+    for tab in (other, page):
+        tab.get_by_text("2/2").wait_for()
+        text, _ = saved(tab, tab.get_by_role("button", name="Export all as JSON").click)
+        [conversation] = json.loads(text)["conversations"]
+        found = {message["content"] for message in conversation["messages"]}
+        assert found == {"First", "Fine.", "Here", "Here!", "There", "There!"}
+
+
 @pytest.mark.parametrize("kind", ["JSON", "Markdown"])
 @pytest.mark.parametrize("width", SIZES)
 def test_an_export_comes_back(talk, page, kind):
@@ -188,8 +214,13 @@ def test_an_export_comes_back(talk, page, kind):
     page.get_by_role("button", name="First", exact=True).click()
     assert text_of(page.locator("article.user")) == "First"
     assert text_of(page.locator("article.assistant")) == "Fine."
-    upload(page, name, one)
-    page.get_by_text("Imported 1 conversation.").wait_for()
+    upload(page, name, text)
+    page.get_by_text("Nothing new: 2 were here already.").wait_for()
+    assert sorted(titles(page)) == ["First", "Second"]
+    open_list(page)
+    page.get_by_role("button", name="Delete Second").click()
+    upload(page, name, text)
+    page.get_by_text("Imported 1 conversation. 1 was here already.").wait_for()
     assert page.locator(".pane h2").text_content() == "Second"
 
 

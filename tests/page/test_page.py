@@ -144,9 +144,11 @@ def test_a_wrong_key_is_said_in_words_and_the_conversation_kept(visit, page, tmp
     path.chmod(0o600)
     visit(ScriptedBackend(says("Fine.")), keys_file=str(path))
     say(page, "Hi!")
-    for key in ("sk-sy-wrong", KEYS["ann"]):
-        page.locator(".pane").get_by_text("The API key is missing or wrong.").wait_for()
-        page.get_by_role("button", name="Enter the key").click()
+    keys = {"sk-sy-wrong": "This server needs an API key.", KEYS["ann"]: "The server refuses this"}
+    for key, trouble in keys.items():
+        page.locator(".pane").get_by_text(trouble).wait_for()
+        page.locator("#trouble").get_by_text(trouble).wait_for()
+        page.get_by_role("button", name="Enter the key").first.click()
         page.get_by_label("API key").fill(key)
         page.get_by_role("button", name="Done").click()
         page.get_by_role("button", name="Try again").click()
