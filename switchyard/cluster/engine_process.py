@@ -4,6 +4,7 @@ messages of sd_notify. Knows nothing of Ray.
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from switchyard.cluster.tether import tethered
+
 FIRST_SIGN = 120.0  # seconds until a process that imports torch must have sent one
 SILENCE = 12.0  # seconds without a sign of life, after which the process is killed
 WATCHDOG = 10.0  # seconds; an engine sends a sign three times in them
@@ -22,12 +25,6 @@ KILLED = 5.0  # seconds in which the kernel ends a killed process
 LINES = 20  # of its log that are kept for a fault
 # A port that another process has; another may be free.
 IN_USE = "can't listen on"
-# Runs a command that is killed when the thread that started it ends. The second look finds a parent
-# that ended before the first line.
-TETHER = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
-    " os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 class EngineFailed(Exception):
@@ -54,7 +51,7 @@ class Place:
 
 
 class EngineProcess:
-    """Starts an engine at the first free port, and returns from `start` once it is ready."""
+    """Starts an engine at a free port, and returns from `start` once it is ready."""
 
     def __init__(
         self,
@@ -106,7 +103,9 @@ class EngineProcess:
         """Wait until the engine is ready. `ended` is called once, on another thread, when a ready
         engine ends without a call of `end`. Raises EngineFailed.
         """
-        for port in self._ports:
+        # At random: servers drop the address of a lost engine soon after another has started, and
+        # with it one that had come back there.
+        for port in random.sample(self._ports, len(self._ports)):
             try:
                 self._place = Place(self._address, port)
             except OSError:
@@ -187,9 +186,8 @@ class EngineProcess:
 
     def _start_child(self, notify: str) -> subprocess.Popen[bytes]:
         own = {"NOTIFY_SOCKET": notify, "WATCHDOG_USEC": str(round(WATCHDOG * 1e6))}
-        python = [sys.executable, "-S", "-E", "-c", TETHER, str(os.getpid())]
         return subprocess.Popen(
-            [*python, *self._command, self.at],
+            tethered([*self._command, self.at], signal.SIGKILL),
             env={**self._environment, **own},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from switchyard.cluster.tether import tethered
+
 LONGEST = 30.0  # seconds between an end and the next start
 STEADY = 60.0  # seconds after which a program counts as started
 END = 20.0  # seconds for a program to end by SIGTERM
@@ -16,7 +18,9 @@ LAST = 1.0  # seconds for the thread to end after it
 
 
 class Watched:
-    """Starts a program again whenever it ends: after 1 second, then 2, 4, up to 30."""
+    """Starts a program again whenever it ends: after 1 second, then 2, 4, up to 30. If this process
+    is killed, the program gets SIGTERM: no other could start beside it.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class Watched:
     def _run_once(self) -> int:
         self._prepare()
         child = self._child = subprocess.Popen(
-            self._command,
+            tethered(self._command, signal.SIGTERM),
             env=self._environment,
             start_new_session=True,  # what it leaves can be found
             stdin=subprocess.DEVNULL,

@@ -1,6 +1,7 @@
 """Programs that are started again, and what they leave, with real processes."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -92,3 +93,26 @@ def test_what_a_line_means_is_said_once_a_start(watch, capfd):
     one.stop()
     out, err = capfd.readouterr()
     assert (told + out + err).count("switchyard: it means this") == 1
+
+
+# Watches a program that ends by SIGTERM in its own way, and is killed.
+WATCHES = """
+import os, sys, time
+from switchyard.cluster.watched import Watched
+code = (
+    "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('gentle'));"
+    " print('started', os.getpid(), flush=True); time.sleep(600)"
+)
+Watched("it", [sys.executable, "-c", code], os.environ).start()
+time.sleep(600)
+"""
+
+
+def test_a_killed_watcher_ends_its_program(tmp_path):
+    with open(tmp_path / "log", "wb") as log, subprocess.Popen(
+        [sys.executable, "-c", WATCHES], stdout=log, stderr=log
+    ) as watcher:
+        wait_until(lambda: started((tmp_path / "log").read_text()))
+        [pid] = started((tmp_path / "log").read_text())
+        watcher.kill()
+        wait_until(lambda: not is_there(pid))

@@ -134,6 +134,21 @@ def test_one_that_is_named_again_while_its_link_ends_is_connected_anew():
     assert home.named == {"b": "ready", "a": "ready"}
 
 
+def test_one_that_is_back_before_an_older_list_leaves_and_is_taken_again():
+    """So the supervisors of a cluster avoid the address of an engine that was lost."""
+    home = Home("a", "b", max_batch_size=64)
+    home.at["b"].tell(Restarting("it was killed"), Loaded(INFO))
+    assert home.named == {"a": "ready", "b": "ready"}
+    home.name("a")  # written after the loss, read after the return
+    home.submit("1", "2", "3")
+    assert home.at["a"].jobs == ["1", "2", "3"]
+    home.at["b"].tell(Stopped(None))
+    home.name("a", "b")
+    home.at["b"].tell(Loaded(INFO))
+    home.submit("4")
+    assert home.at["b"].jobs == ["4"]
+
+
 def test_no_engine_at_all_is_a_wait(monkeypatch):
     alarms = []
     home = Home("a")
