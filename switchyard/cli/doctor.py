@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from switchyard import engine
+from switchyard.app import SettingsError, read_settings
+from switchyard.cluster.machine import addresses_here, answers_outside
 from switchyard.engine.backends.exl3 import check_installed
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 
@@ -93,6 +95,27 @@ def look() -> Iterator[Line]:
             yield of_pins(pins, platform.python_version(), is_needed)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Line("open files", soft >= 1024 or hard >= 1024, f"{soft}, may be raised to {hard}")
+    yield from _of_cluster()
+
+
+def _of_cluster() -> Iterator[Line]:
+    """Whether others may reach the ports of a cluster, if the settings have one."""
+    try:
+        cluster = read_settings().cluster
+    except SettingsError as error:
+        yield Line("settings", False, str(error))
+        return
+    if cluster is None:
+        return
+    found = answers_outside(cluster, addresses_here())
+    for address, ports in found.items():
+        told = (
+            f"{len(ports)} ports answer at {address} too, outside of {cluster.network}: {ports[0]}"
+        )
+        told += f" to {ports[-1]}" * (len(ports) > 1)
+        yield Line("cluster", None, told, "Let a firewall keep all but that network from them.")
+    if not found:
+        yield Line("cluster", True, f"none of its ports answers outside of {cluster.network}")
 
 
 def _of_gpus(

@@ -13,6 +13,7 @@ from switchyard.server.shared_engine import RELEASE
 
 DONE, FAILED, UNDONE = 0, 1, 3  # exit statuses
 PERIOD = 0.5  # seconds between looks
+REMIND = 30.0  # seconds between lines of a wait
 UNPLACED = 10.0  # seconds without a place for an engine, after which it counts as waiting
 
 
@@ -65,6 +66,18 @@ def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[s
     return DONE
 
 
+def drain(address: str, here: Callable[[], Sequence[str]], tell: Callable[[str], None]) -> None:
+    """Wait until a machine has no engine any more. `here`: those that it has."""
+    told, last = -REMIND, ""
+    while left := here():
+        line = f"{', '.join(left)}: until as many serve elsewhere, and all requests have ended"
+        if line != last or time.monotonic() > told + REMIND:
+            told, last = time.monotonic(), line
+            tell(line)
+        time.sleep(PERIOD)
+    tell(f"{address} has no engine, and gets none until its `cluster node` is started again")
+
+
 def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
     """Whether all engines run with the settings that are wanted, and no other does."""
     if state is None or state["config"].get("version") != wanted.version:
@@ -77,7 +90,7 @@ def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
 
 def _only_waits(state: dict[str, Any]) -> bool:
     """Whether all that is left to do is to place engines for which there is no room."""
-    others = set(state["replicas"]) - {"RUNNING", "STARTING"}
+    others = set(state["replicas"]) - {"RUNNING", "STARTING", "PENDING_MIGRATION"}
     return bool(state["unplaced"] and not others) and (
         state["unplaced"] == state["replicas"].get("STARTING", 0)
     )

@@ -18,7 +18,7 @@ from switchyard import engine
 from switchyard.app import SettingsError, read_settings
 from switchyard.app.config import Settings
 from switchyard.app.table_settings import ClusterSettings, check_label
-from switchyard.cluster import applying
+from switchyard.cluster import applying, ray_client
 from switchyard.cluster.machine import (
     PORT,
     addresses_here,
@@ -28,6 +28,8 @@ from switchyard.cluster.machine import (
     own_address,
     ray_start,
 )
+from switchyard.cluster.processes.engine_process import Place
+from switchyard.cluster.processes.watched import Watched, say
 from switchyard.cluster.ray_client import (
     Cluster,
     ClusterError,
@@ -39,7 +41,6 @@ from switchyard.cluster.ray_client import (
 )
 from switchyard.cluster.report import lines_of, report
 from switchyard.cluster.wanted import changes, wanted
-from switchyard.cluster.watched import Watched, say
 from switchyard.server.notifier import Notifier
 from switchyard.settings import CONFIG, file
 
@@ -95,9 +96,15 @@ def head(address: str | None, engines: int, new_key: str | None) -> None:
 @ADDRESS
 @click.option("--engines", default=1, help="Engines without a GPU that may run here. Default: 1.")
 @click.option("--label", help="A word that `nodes` of a model may name.")
+@click.option(
+    "--drain", is_flag=True, help="Move the engines of this machine elsewhere, to stop it then."
+)
 @_with_faults
-def node(address: str | None, engines: int, label: str | None) -> None:
+def node(address: str | None, engines: int, label: str | None, drain: bool) -> None:
     """Offer this machine to the cluster, until a signal ends it."""
+    if drain:
+        _drain(address)
+        return
     if label is not None:
         try:
             check_label(label)
@@ -176,6 +183,14 @@ def _connected(address: str | None) -> Iterator[tuple[Settings, Cluster]]:
         yield settings, there
     finally:
         there.close()
+
+
+def _drain(address: str | None) -> None:
+    settings, place, own = _here(address)
+    if own == str(place.head):
+        raise ClusterError(f"{own} is the head, and only another machine can be drained")
+    ray_client.drain(settings, own)
+    applying.drain(own, lambda: Place.taken(own), click.echo)
 
 
 def _places(engines: int) -> int:

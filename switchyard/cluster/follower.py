@@ -10,25 +10,35 @@ from collections.abc import Sequence
 
 from switchyard.app.config import read_settings
 from switchyard.app.table_settings import ClusterSettings
+from switchyard.cluster.processes.watched import say
 from switchyard.cluster.ray_client import Cluster, ClusterError
-from switchyard.cluster.watched import say
 
 PERIOD = 1.0  # seconds between questions
 STUCK = 60.0  # seconds for one question; then the process ends
 LOOK = 1.0  # seconds between looks at the clock
 
 
-def write(path: str, at: Sequence[str]) -> None:
+def write(path: str, at: Sequence[str]) -> bool:
     """Replace the file at once: a server reads the old engines or the new ones. An empty list is
-    no news, but a fault of the source.
+    no news, but a fault of the source. Returns whether the file has changed.
     """
-    if not at:
-        return
+    text = "".join(f"{one}\n" for one in sorted(at))
+    if not at or text == _text_of(path):
+        return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
     fresh = f"{path}.{os.getpid()}"
     with open(fresh, "w") as file:
-        file.write("".join(f"{one}\n" for one in sorted(at)))
+        file.write(text)
     os.replace(fresh, path)
+    return True
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except (OSError, ValueError):  # missing, or something else has written there
+        return ""
 
 
 class Alarm:
@@ -52,7 +62,6 @@ class Alarm:
 
 def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
     """Until the process ends."""
-    last: dict[str, list[str]] = {}
     fault = ""
     while True:
         alarm.sign()
@@ -65,10 +74,7 @@ def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
             except Exception as reason:  # an engine that ends meanwhile, or no head
                 fault = f"{name}: no answer: {type(reason).__name__}"
                 continue
-            path = settings.members_file(name)
-            if at and (at != last.get(name) or not os.path.exists(path)):
-                write(path, at)
-                last[name] = at
+            if write(settings.members_file(name), at):
                 say(f"{name}: {', '.join(at)}")
         if fault and fault != before:
             say(f"the engines stay as they are: {fault}")

@@ -6,11 +6,12 @@ import ipaddress
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Sequence
 
 from switchyard.app import SettingsError
-from switchyard.app.table_settings import ClusterSettings
+from switchyard.app.table_settings import RAYS_PORTS, ClusterSettings
 
 PORT = 6379  # of the head
 SLOTS = "engine"  # Ray's resource: engines without a GPU that a machine may have
@@ -23,6 +24,7 @@ RAY = (
     "import ray.scripts.scripts as ray; ray.get_ray_client_dependency_error = lambda: 'unwanted';"
     " ray.main()"
 )
+KNOCK = 0.2  # seconds for a port of this machine to answer
 LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
@@ -52,6 +54,28 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
         f"cluster.network: {cluster.network} has {', '.join(inside)} of this machine: choose with"
         " --address"
     )
+
+
+def answers_outside(cluster: ClusterSettings, here: Sequence[str]) -> dict[str, list[int]]:
+    """By address of this machine outside of the cluster's network: the cluster's ports that answer
+    there. Whether a firewall keeps others from them can't be seen from here.
+    """
+    ports = [*RAYS_PORTS[0], *cluster.engine_ports, *range(FIRST_WORKER, LAST_WORKER + 1)]
+    outside = [ipaddress.IPv4Address(one) for one in here]
+    found = {
+        str(one): [port for port in ports if _answers(str(one), port)]
+        for one in outside
+        if one not in cluster.network and not one.is_loopback
+    }
+    return {address: ports for address, ports in found.items() if ports}
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), KNOCK).close()
+    except OSError:
+        return False
+    return True
 
 
 def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:

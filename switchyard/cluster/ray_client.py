@@ -25,6 +25,7 @@ REACH = 10.0  # seconds for the head to answer
 ASK = 5.0  # seconds for all engines to answer
 KNOCK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
 APPLY = "switchyard-apply"  # names the latest `apply` in Ray's store
+FILES = "switchyard-files "  # and the name of a model: the fingerprint where `apply` ran
 
 
 class ClusterError(Exception):
@@ -63,6 +64,41 @@ def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
     return explain(done.stderr) if done.returncode else ""
 
 
+def drain(settings: Settings, address: str) -> None:
+    """Have Serve start the engines of a machine elsewhere, end those here after that, and place no
+    other here. Raises ClusterError. Without a connection of `Cluster`: Ray ends on the machine with
+    its last engine, and each process that is connected there.
+    """
+    gcs = _connect(settings)
+    nodes = gcs.get_all_node_info(timeout=REACH)
+    [*found] = [
+        i for i, one in nodes.items() if one.node_manager_address == address and one.state == 0
+    ]
+    if not found:
+        raise ClusterError(f"{address} is no machine of the cluster now")
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # without a deadline
+    is_accepted, why = gcs.drain_node(found[0].hex(), reason, "cluster node --drain", 0)
+    if not is_accepted:
+        raise ClusterError(f"{address} can't be drained: {why}")
+
+
+def _connect(settings: Settings) -> Any:
+    """A connection to what holds the cluster's state. Raises ClusterError within some seconds."""
+    check_installed()
+    assert settings.cluster is not None
+    os.environ.update(environment(settings.cluster, key_of(settings)))
+    if not is_reachable(settings.cluster, REACH):
+        raise ClusterError(f"the head {settings.cluster.head}:{PORT} can't be reached")
+    from ray._raylet import GcsClient
+
+    try:
+        return GcsClient(address=f"{settings.cluster.head}:{PORT}")
+    except Exception as error:
+        raise ClusterError(explain(str(error)) or _line(error)) from None
+
+
 def explain(text: str) -> str:
     """What an error of Ray's means to an operator, in one line; empty if it is unknown."""
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
@@ -80,22 +116,14 @@ class Cluster:
 
     def __init__(self, settings: Settings, address: str) -> None:
         """`address`: of this machine. Raises ClusterError within some seconds."""
-        check_installed()
+        self._gcs = _connect(settings)  # `init` goes on for minutes with a wrong key
         assert settings.cluster is not None
-        cluster = settings.cluster
-        os.environ.update(environment(cluster, key_of(settings)))
-        if not is_reachable(cluster, REACH):
-            raise ClusterError(f"the head {cluster.head}:{PORT} can't be reached")
         import ray
-        from ray._raylet import GcsClient
 
         self._ray = ray
         try:
-            GcsClient(
-                address=f"{cluster.head}:{PORT}"
-            )  # `init` goes on for minutes with a wrong key
             ray.init(
-                address=f"{cluster.head}:{PORT}",
+                address=f"{settings.cluster.head}:{PORT}",
                 namespace="switchyard",
                 logging_level="ERROR",
                 log_to_driver=False,
@@ -154,6 +182,7 @@ class Cluster:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The machines that are there, with what Ray may give of them."""
+        draining = self._gcs.get_draining_nodes(timeout=REACH)
         return [
             {
                 "address": one["NodeManagerAddress"],
@@ -161,6 +190,7 @@ class Cluster:
                 "engines": one["Resources"].get(SLOTS, 0),
                 "label": one.get("Labels", {}).get("switchyard", ""),
                 "is_head": "node:__internal_head__" in one["Resources"],
+                "is_draining": one["NodeID"] in draining,
             }
             for one in self._ray.nodes()
             if one["Alive"]
@@ -186,6 +216,8 @@ class Cluster:
 
         name = f"{os.getpid()} {time.time()}"
         _internal_kv_put(APPLY, name)
+        for one in wanted:
+            _internal_kv_put(FILES + one.name, one.files())
         self._serve.start(proxy_location="Disabled")
         body = ServeDeploySchema.model_validate(declaration(wanted))
         self._client().deploy_apps(body)

@@ -20,6 +20,7 @@ def report(cluster: Cluster, wanted: Sequence[Wanted]) -> dict[str, Any]:
             "engines": _engines(cluster, name),
             "target": state["target"],
             "starting": state["replicas"].get("STARTING", 0),
+            "moving": state["replicas"].get("PENDING_MIGRATION", 0),
             "ending": state["replicas"].get("STOPPING", 0),
             "is_done": one is not None and is_done(one, state),
             "waits": waits,
@@ -42,11 +43,14 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
             f"{node['gpus']:.0f} GPUs",
             f"{node['engines']:.0f} engines without a GPU",
             *([f"label {node['label']}"] if node["label"] else []),
+            *(["is drained"] if node["is_draining"] else []),
         ]
         yield f"{node['address']}: {', '.join(parts)}"
     for name, model in found["models"].items():
         states = [f"{len(model['engines'])} of {model['target']} engines"]
-        states += [f"{model[what]} {what}" for what in ("starting", "ending") if model[what]]
+        states += [
+            f"{model[what]} {what}" for what in ("starting", "moving", "ending") if model[what]
+        ]
         yield f"{name}: {', '.join(states)}"
         for engine in model["engines"]:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(engine["since"]))

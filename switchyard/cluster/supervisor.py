@@ -10,8 +10,9 @@ import time
 from typing import Any
 
 from switchyard.app.config import read_settings
-from switchyard.cluster.engine_process import EngineProcess
-from switchyard.cluster.wanted import version_of
+from switchyard.cluster.processes.engine_process import EngineProcess
+from switchyard.cluster.processes.failures import Failures
+from switchyard.cluster.wanted import Wanted, wanted
 from switchyard.server.shared_engine import RELEASE
 
 LOST = 1  # exit status
@@ -20,16 +21,24 @@ LOST = 1  # exit status
 class Supervisor:
     """Starts an engine, and ends with it: Serve then starts another where there is room."""
 
-    def __init__(self, name: str, version: str, address: str) -> None:
-        """`version`: of the settings that `apply` has read. Raises RuntimeError in one line."""
+    def __init__(
+        self, name: str, version: str, address: str, files: str = "", apply: str = ""
+    ) -> None:
+        """`version`: of the settings that `apply` has read. `files`: fingerprint of the model where
+        that ran; empty if it isn't there. `apply`: names that run. Raises RuntimeError in one line.
+        """
         settings = read_settings()
-        here = [version_of(one) for one in settings.in_cluster() if one.model_name == name]
-        if here != [version]:
+        [*here] = [one for one in wanted(settings) if one.name == name]
+        if [one.version for one in here] != [version]:
             raise RuntimeError(
-                f"{address}: its settings of {name} are version {here[0] if here else 'none'}, and"
-                f" those of apply {version}: copy the file of settings, or install one Switchyard"
+                f"{address}: its settings of {name} are version"
+                f" {here[0].version if here else 'none'}, and those of apply {version}: copy the"
+                " file of settings, or install one Switchyard"
             )
         assert settings.cluster is not None
+        failures = Failures(settings.cluster.state_dir, name, f"{apply} {version}")
+        if reason := failures.refusal():
+            raise RuntimeError(f"{address}: {name} {reason}")
         self._grace = settings.grace + RELEASE
         self._version = version
         self._since = time.time()
@@ -38,9 +47,12 @@ class Supervisor:
         ports = settings.cluster.engine_ports
         self._engine = EngineProcess(command, address, ports, variables)
         try:
+            _compare(here[0], files)
             self._engine.start(lambda: os._exit(LOST))  # Serve sees it at once
         except Exception as fault:
+            failures.note(str(fault))
             raise RuntimeError(f"{address}: {fault}") from None
+        failures.clear()
 
     def info(self) -> dict[str, Any]:
         return {
@@ -64,6 +76,15 @@ class Supervisor:
         """Serve's way to end a replica: it waits until this returns."""
         with contextlib.suppress(AttributeError):  # it never came so far
             self._engine.end(self._grace)
+
+
+def _compare(wanted: Wanted, files: str) -> None:
+    """Raises RuntimeError if the model here is another one than where `apply` ran."""
+    if files and (own := wanted.files()) != files:
+        raise RuntimeError(
+            f"{wanted.path} has {f'the files {own}' if own else 'no model'}, and where apply ran"
+            f" {files}: copy the model"
+        )
 
 
 def loads_in(status: str) -> dict[str, float]:

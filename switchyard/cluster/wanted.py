@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from switchyard import __version__
 from switchyard.app import SettingsError
 from switchyard.app.config import Settings
 from switchyard.app.table_settings import TableModel
+from switchyard.engine.model.contents import fingerprint
 
 NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine has no use for
 
@@ -17,6 +19,7 @@ NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine h
 class Wanted:
     """A model's engines. `jobs`: wanted of each, by which they scale between `least` and `most`.
     `nodes`: labels of the machines that may have them; none: any. `version`: as of `version_of`.
+    `path`: of the model's files.
     """
 
     name: str
@@ -27,6 +30,14 @@ class Wanted:
     nodes: tuple[str, ...]
     version: str
     grace: float
+    path: str = ""
+
+    def files(self) -> str:
+        """Fingerprint of the model's files on this machine; empty if they can't be read."""
+        try:
+            return fingerprint(Path(self.path))
+        except OSError:
+            return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,7 @@ def _of_model(model: TableModel, grace: float) -> Wanted:
         nodes=tuple(model.nodes),
         version=version_of(model),
         grace=grace,
+        path=model.served().config.path,
     )
 
 

@@ -138,3 +138,20 @@ def test_doctor_says_what_exl3_lacks(switchyard, monkeypatch, missing, says):
         monkeypatch.delitem(exl3.sys.modules, name, raising=False)
     found = [line for line in switchyard("doctor").output.splitlines() if "exllamav3:" in line]
     assert len(found) == 1 and found[0].startswith("- exllamav3: ") and says in found[0]
+
+
+def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "switchyard.toml").write_text(
+        '[cluster]\nhead = "10.0.0.1"\nnetwork = "10.0.0.0/24"\n'
+    )
+    found = {"192.168.1.5": [6379, 20001]}
+    monkeypatch.setattr(DOCTOR, "answers_outside", lambda *_: found)
+    assert (
+        "- cluster: 2 ports answer at 192.168.1.5 too, outside of 10.0.0.0/24: 6379 to 20001\n"
+        "    Let a firewall keep all but that network from them.\n"
+    ) in switchyard("doctor").output
+    found.clear()
+    assert "✓ cluster: none of its ports answers outside of 10.0" in switchyard("doctor").output
+    (tmp_path / "switchyard.toml").write_text("[cluster]\n")
+    assert "✗ settings: " in switchyard("doctor").output

@@ -16,7 +16,7 @@ from switchyard.cluster.declaration import ByJobs, declaration
 from switchyard.cluster.follower import write
 from switchyard.cluster.ray_client import explain
 from switchyard.cluster.report import lines_of, report
-from switchyard.cluster.supervisor import Supervisor, loads_in
+from switchyard.cluster.supervisor import loads_in
 from switchyard.cluster.wanted import There, Wanted
 
 WANTED = Wanted("llama", 3, 3, None, 1, ("big",), "v1", 30.0)
@@ -51,8 +51,14 @@ class Fake:
 
     def nodes(self):
         return [
-            {"address": "10.0.0.1", "gpus": 0, "engines": 0, "label": "", "is_head": True},
-            {"address": "10.0.0.2", "gpus": 2, "engines": 1, "label": "big", "is_head": False},
+            {
+                **{"address": address, "gpus": gpus, "engines": engines, "label": label},
+                **{"is_head": is_head, "is_draining": not is_head},
+            }
+            for address, gpus, engines, label, is_head in (
+                ("10.0.0.1", 0, 0, "", True),
+                ("10.0.0.2", 2, 1, "big", False),
+            )
         ]
 
     def engines(self, name, is_whole=True):
@@ -153,9 +159,11 @@ def test_loads_are_read_from_the_status_that_an_engine_reports():
 
 def test_a_file_of_engines_is_replaced_at_once_and_never_by_nothing(tmp_path):
     path = tmp_path / "llama.at"
-    write(str(path), ["b:1", "a:1"])
-    write(str(path), [])
+    assert write(str(path), ["b:1", "a:1"])
+    assert not write(str(path), []) and not write(str(path), ["a:1", "b:1"])
     assert path.read_text() == "a:1\nb:1\n" and os.listdir(tmp_path) == ["llama.at"]
+    path.write_text("")  # by somebody else
+    assert write(str(path), ["a:1", "b:1"]) and path.read_text() == "a:1\nb:1\n"
 
 
 def test_a_follower_that_gets_no_answer_says_so_and_ends():
@@ -232,6 +240,8 @@ def test_without_ray_or_with_another_one_all_commands_say_what_to_install(
         (("head", "--address", "10.9.9.9"), "--address 10.9.9.9: this machine has 127.0.0.1, 10"),
         (("node", "--engines", "-1"), "--engines -1: must be from 0 to 64"),
         (("node", "--label", "A B"), "--label: 'A B' must be a label"),
+        (("node", "--engines", "65"), "--engines 65: must be from 0 to 64"),
+        (("node", "--drain", "--address", "10.0.0.1"), "--address 10.0.0.1: this machine has"),
     ],
 )
 def test_a_machine_refuses_to_start_in_one_line(call, arguments, message):
@@ -320,6 +330,7 @@ def test_down_ends_the_engines_that_are_named_and_refuses_a_strange_name(call, t
 def test_status_shows_machines_engines_and_what_waits(there):
     lines = "\n".join(lines_of(report(there, [WANTED])))
     assert "10.0.0.1: head, 0 GPUs" in lines and "10.0.0.2: node, 2 GPUs" in lines
+    assert "label big, is drained" in lines
     assert "llama: 1 of 3 engines, 1 starting" in lines
     assert "  10.0.0.2:7000: ready, 3 jobs, 0 wanted; process 7, version v1, since" in lines
     assert lines.endswith("  waits for 1 GPU: 0 of 3 are free")
@@ -364,9 +375,22 @@ def test_a_new_key_is_the_owners_alone_and_replaces_none(call, tmp_path):
     assert status == 1 and "File exists" in told
 
 
-def test_a_supervisor_refuses_settings_of_another_version(call):
-    with pytest.raises(RuntimeError) as caught:
-        Supervisor("llama", "v9", "10.0.0.2")
-    told = str(caught.value)
-    assert told.startswith("10.0.0.2: its settings of llama are version")
-    assert told.endswith("those of apply v9: copy the file of settings, or install one Switchyard")
+def test_a_head_is_not_drained(call, monkeypatch):
+    monkeypatch.setattr(commands, "addresses_here", lambda: ["10.0.0.1"])
+    message = "switchyard: 10.0.0.1 is the head, and only another machine can be drained"
+    assert call("node", "--drain") == (1, message)
+
+
+def test_a_drain_waits_until_the_last_engine_of_the_machine_has_gone(call, monkeypatch):
+    drained = []
+    left = iter([["10.0.0.2:7000", "10.0.0.2:7001"]] * 3 + [["10.0.0.2:7001"], []])
+    monkeypatch.setattr(ray_client, "drain", lambda _, address: drained.append(address))
+    monkeypatch.setattr(commands.Place, "taken", lambda address: next(left))
+    status, told = call("node", "--drain")
+    until = ": until as many serve elsewhere, and all requests have ended"
+    assert (status, drained) == (0, ["10.0.0.2"])
+    assert told.splitlines() == [
+        f"10.0.0.2:7000, 10.0.0.2:7001{until}",
+        f"10.0.0.2:7001{until}",
+        "10.0.0.2 has no engine, and gets none until its `cluster node` is started again",
+    ]

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from switchyard.cluster.engine_process import EngineFailed, EngineProcess, Place
+from switchyard.cluster.processes.engine_process import EngineFailed, EngineProcess, Place
 from tests.conftest import ROOT
 from tests.live.conftest import free_port
 
@@ -159,6 +159,8 @@ def test_two_engines_of_a_machine_never_get_one_port_and_a_strangers_is_passed_b
             start.start()
         for start in starts:
             start.join(60)
+    assert Place.taken("127.0.0.1") == sorted(one.at for one in three)
+    assert Place.taken("127.0.0.2") == []
     found = sorted(int(one.at.rpartition(":")[2]) for one in three)
     assert len(set(found)) == 3 and set(found) < {*ports} - {ports[1]}, found
 
@@ -195,7 +197,7 @@ def test_an_engine_dies_with_its_supervisor(tmp_path, ports):
     (tmp_path / "engine.py").write_text(ENGINE)
     code = f"""
         import os, sys, time
-        from switchyard.cluster.engine_process import EngineProcess
+        from switchyard.cluster.processes.engine_process import EngineProcess
         command = [sys.executable, {str(tmp_path / "engine.py")!r}, "well"]
         one = EngineProcess(command, "127.0.0.1", {ports}, os.environ)
         one.start()

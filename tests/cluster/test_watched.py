@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from switchyard.cluster import watched
-from switchyard.cluster.watched import Watched
+from switchyard.cluster.processes import watched
+from switchyard.cluster.processes.watched import Watched
 from tests.cluster.test_engine_process import is_there, wait_until
 
 # Starts a process that ignores everything but SIGKILL, says its number, and goes on.
@@ -98,7 +98,7 @@ def test_what_a_line_means_is_said_once_a_start(watch, capfd):
 # Watches a program that ends by SIGTERM in its own way, and is killed.
 WATCHES = """
 import os, sys, time
-from switchyard.cluster.watched import Watched
+from switchyard.cluster.processes.watched import Watched
 code = (
     "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('gentle'));"
     " print('started', os.getpid(), flush=True); time.sleep(600)"
@@ -109,9 +109,10 @@ time.sleep(600)
 
 
 def test_a_killed_watcher_ends_its_program(tmp_path):
-    with open(tmp_path / "log", "wb") as log, subprocess.Popen(
-        [sys.executable, "-c", WATCHES], stdout=log, stderr=log
-    ) as watcher:
+    with (
+        open(tmp_path / "log", "wb") as log,
+        subprocess.Popen([sys.executable, "-c", WATCHES], stdout=log, stderr=log) as watcher,
+    ):
         wait_until(lambda: started((tmp_path / "log").read_text()))
         [pid] = started((tmp_path / "log").read_text())
         watcher.kill()

@@ -5,6 +5,7 @@ messages of sd_notify. Knows nothing of Ray.
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from switchyard.cluster.tether import tethered
+from switchyard.cluster.processes.tether import tethered
 
 FIRST_SIGN = 120.0  # seconds until a process that imports torch must have sent one
 SILENCE = 12.0  # seconds without a sign of life, after which the process is killed
@@ -36,18 +37,27 @@ class Place:
     which the kernel keeps for each network namespace and drops with the process.
     """
 
+    PREFIX = "switchyard-engine-"
+
     def __init__(self, address: str, port: int) -> None:
         """Raises OSError if another has it."""
         self.at = f"{address}:{port}"
         self._name = socket.socket(socket.AF_UNIX)
         try:
-            self._name.bind(f"\0switchyard-engine-{self.at}")
+            self._name.bind(f"\0{self.PREFIX}{self.at}")
         except OSError:
             self._name.close()
             raise
 
     def release(self) -> None:
         self._name.close()
+
+    @classmethod
+    def taken(cls, address: str) -> list[str]:
+        """The places at an address of this machine that supervisors have now."""
+        with open("/proc/net/unix") as file:
+            names = re.findall(rf" @{cls.PREFIX}(\S+)$", file.read(), re.MULTILINE)
+        return sorted({one for one in names if one.startswith(f"{address}:")})
 
 
 class EngineProcess:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from switchyard.cluster.tether import tethered
+from switchyard.cluster.processes.tether import tethered
 
 LONGEST = 30.0  # seconds between an end and the next start
 STEADY = 60.0  # seconds after which a program counts as started
