@@ -22,7 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import header  # noqa: E402
-from tests.cluster.field import Field  # noqa: E402
+from tests.cluster.field import HEAD, Field  # noqa: E402
+from tests.cluster.machines import MODEL  # noqa: E402
 
 
 class Row:
@@ -136,6 +137,73 @@ def apply(field, engines, more):
     field.apply()
 
 
+def drain(field, row):
+    with field.load(160, 300, 25.0) as result:
+        _, number, _ = field.an_engine()
+        gone = [one[1] for one in field.on(number)]
+        row.fail(lambda: field.machines.run(number, "cluster", "node", "--drain"), 2, gone)
+    field.stop_node(number)
+    field.start_node(number)
+    field.wait_for_nodes(3)
+    return [result]
+
+
+def gone(field, row):
+    """The streams begin once there is no engine."""
+    before = [one[1] for one in field.engines()]
+    row.began = time.time()
+    for pid in before:
+        field.kill(pid)
+    while any(field.machines.pids(number, "--name") for number in (2, 3)):
+        time.sleep(0.05)
+    with field.load(60, 100) as result:
+        field.wait_for_engines(2, before)
+        row.whole_again = time.time() - row.began
+    return [result]
+
+
+def empty(field, row):
+    with field.load(60, 200) as result:
+        row.began = time.time()
+        (field.machines.folder(1) / "run" / f"{MODEL}.at").write_text("")
+    return [result]
+
+
+def server(field, row):
+    with field.load(60, 300) as result:
+        row.began = time.time()
+        for pid in field.server_pids():
+            field.kill(pid)
+    field.start_server()
+    field.wait_for_engines(2)
+    with field.load(40, 100) as after:
+        pass
+    return [result, after]
+
+
+def head_command(field, row):
+    with field.load(120, 300, 12.0) as result:
+        row.began = time.time()
+        [pid] = field.machines.pids(1, HEAD)
+        field.kill(pid)
+        field.start_head("--engines", "1")
+        field.wait_for_nodes(3)
+        row.whole_again = time.time() - row.began
+    return [result]
+
+
+def head_with_engine(field, row):
+    """Goes on with the head of the row before."""
+    apply(field, 5, "max_priority = 3")
+    field.wait_for_engines(5)
+    [own] = [one[1] for one in field.on(1)]
+    with field.load(100, 300) as result:
+        row.fail(field.kill_state, 5, [own])
+    apply(field, 2, "max_priority = 3")
+    field.wait_for_engines(2)
+    return [result]
+
+
 ROWS = {
     "engine": ("kill -9 of an engine", engine),
     "supervisor": ("kill -9 of a supervisor", supervisor),
@@ -147,6 +215,12 @@ ROWS = {
     "update": ("rolling update", update),
     "up": ("2 to 3 engines", up),
     "down": ("3 to 2 engines", down),
+    "drain": ("a machine drained", drain),
+    "gone": ("all engines killed, before", gone),
+    "empty": ("the server's source emptied", empty),
+    "server": ("the server killed", server),
+    "command": ("kill -9 of `cluster head`", head_command),
+    "engine_of_head": ("the head, with an engine", head_with_engine),
 }
 
 

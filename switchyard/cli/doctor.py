@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from switchyard import engine
+from switchyard.addresses import addresses_here, answers_outside
 from switchyard.app import SettingsError, read_settings
-from switchyard.cluster.machine import addresses_here, answers_outside
 from switchyard.engine.backends.exl3 import check_installed
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 

@@ -100,4 +100,4 @@ def _describe(state: dict[str, Any] | None) -> str:
     if not state:
         return "is declared"
     parts = [f"{number} {name.lower()}" for name, number in sorted(state["replicas"].items())]
-    return ", ".join(parts) or "no engine yet"
+    return (", ".join(parts) or "no engine yet") + f"; {state['fault']}" * bool(state["fault"])

@@ -15,13 +15,13 @@ from typing import Any
 import click
 
 from switchyard import engine
+from switchyard.addresses import addresses_here
 from switchyard.app import SettingsError, read_settings
 from switchyard.app.config import Settings
 from switchyard.app.table_settings import ClusterSettings, check_label
 from switchyard.cluster import applying, ray_client
 from switchyard.cluster.machine import (
     PORT,
-    addresses_here,
     environment,
     environment_of_machine,
     forget_last_start,

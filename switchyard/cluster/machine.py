@@ -1,17 +1,15 @@
-"""This machine in a cluster: its address, and what starts Ray on it."""
+"""This machine in a cluster: its address there, and what starts Ray on it."""
 
 import hashlib
 import hmac
 import ipaddress
 import json
 import os
-import re
-import socket
 import sys
 from collections.abc import Sequence
 
 from switchyard.app import SettingsError
-from switchyard.app.table_settings import RAYS_PORTS, ClusterSettings
+from switchyard.app.table_settings import ClusterSettings
 
 PORT = 6379  # of the head
 SLOTS = "engine"  # Ray's resource: engines without a GPU that a machine may have
@@ -24,16 +22,6 @@ RAY = (
     "import ray.scripts.scripts as ray; ray.get_ray_client_dependency_error = lambda: 'unwanted';"
     " ray.main()"
 )
-KNOCK = 0.2  # seconds for a port of this machine to answer
-LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
-
-
-def addresses_here(table: str | None = None) -> list[str]:
-    """All IPv4 addresses of this machine. `table`: the text of /proc/net/fib_trie."""
-    if table is None:
-        with open("/proc/net/fib_trie") as file:
-            table = file.read()
-    return list(dict.fromkeys(LOCAL.findall(table)))
 
 
 def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None = None) -> str:
@@ -56,28 +44,6 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
     )
 
 
-def answers_outside(cluster: ClusterSettings, here: Sequence[str]) -> dict[str, list[int]]:
-    """By address of this machine outside of the cluster's network: the cluster's ports that answer
-    there. Whether a firewall keeps others from them can't be seen from here.
-    """
-    ports = [*RAYS_PORTS[0], *cluster.engine_ports, *range(FIRST_WORKER, LAST_WORKER + 1)]
-    outside = [ipaddress.IPv4Address(one) for one in here]
-    found = {
-        str(one): [port for port in ports if _answers(str(one), port)]
-        for one in outside
-        if one not in cluster.network and not one.is_loopback
-    }
-    return {address: ports for address, ports in found.items() if ports}
-
-
-def _answers(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), KNOCK).close()
-    except OSError:
-        return False
-    return True
-
-
 def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
     """Ray's variables for a command: one secret for all, the engines' key."""
     return {
@@ -94,8 +60,13 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for what runs here all the time. It outlives the head; a command doesn't."""
-    lasting = {"RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS)}
+    """Ray's variables for what runs here all the time. It outlives the head; a command doesn't. It
+    ends at once by SIGTERM: to move its engines first is a command of its own.
+    """
+    lasting = {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS),
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
     return environment(cluster, key) | lasting
 
 

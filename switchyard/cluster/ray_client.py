@@ -27,6 +27,8 @@ KNOCK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.ar
 APPLY = "switchyard-apply"  # names the latest `apply` in Ray's store
 FILES = "switchyard-files "  # and the name of a model: the fingerprint where `apply` ran
 
+FAULT = "RuntimeError: "  # begins the line in which a supervisor says why there is no engine
+
 
 class ClusterError(Exception):
     """One line: what keeps a command from the cluster."""
@@ -162,6 +164,7 @@ class Cluster:
             found[name] = {
                 "state": one["status"],
                 "message": _last_line(message),
+                "fault": _last_line(message) if FAULT in message else "",
                 "target": deployment.get("target_num_replicas", 0),
                 "replicas": {state: states.count(state) for state in states},
                 "unplaced": sum(
@@ -242,8 +245,8 @@ class Cluster:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    faults = [line for line in lines if line.startswith("RuntimeError: ")]
-    return (faults or lines or [""])[-1].removeprefix("RuntimeError: ")
+    faults = [line for line in lines if line.startswith(FAULT)]
+    return (faults or lines or [""])[-1].removeprefix(FAULT)
 
 
 def _line(error: Exception) -> str:

@@ -24,7 +24,7 @@ def report(cluster: Cluster, wanted: Sequence[Wanted]) -> dict[str, Any]:
             "ending": state["replicas"].get("STOPPING", 0),
             "is_done": one is not None and is_done(one, state),
             "waits": waits,
-            "fault": "" if state["state"] == "RUNNING" else state["message"],
+            "fault": state["fault"] or ("" if state["state"] == "RUNNING" else state["message"]),
         }
     return {"nodes": cluster.nodes(), "models": models}
 

@@ -9,14 +9,20 @@ import sys
 import time
 from contextlib import contextmanager
 
-from tests.cluster.machines import NET, Machines
+from tests.cluster.machines import MODEL, NET, Machines
 from tests.conftest import ROOT
 
 URL = "http://127.0.0.1:8000"  # inside the head's machine
+HEAD, NODE = "switchyard\0cluster\0head", "switchyard\0cluster\0node"  # command lines
 ASK = """
 import sys, urllib.request
 print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
 """
+
+
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
 
 
 class Field:
@@ -27,18 +33,42 @@ class Field:
 
     def start(self, engines=2):
         self.machines.settings(engines)
-        self.head = self.machines.switchyard(1, "cluster", "head", name="head")
+        self.start_head()
         for one in (2, 3):
             self.start_node(one)
         self.wait_for_nodes(3)
         self.apply()
+        self.start_server()
+        self.wait_for_engines(engines)
+
+    def start_head(self, *arguments):
+        self.machines.switchyard(1, "cluster", "head", *arguments, name="head")
+
+    def start_server(self):
         self.server = self.machines.switchyard(
             1, "serve", name="server", environment={"SWITCHYARD_BIND": "127.0.0.1:8000"}
         )
-        self.wait_for_engines(engines)
 
-    def start_node(self, one):
-        return self.machines.switchyard(one, "cluster", "node", "--engines", "2", name="node")
+    def server_pids(self):
+        """The server's processes: of gunicorn, and those that it has started."""
+        found = {self.server.pid}
+        while more := {pid for pid in self.machines.pids(1) if parent_of(pid) in found} - found:
+            found |= more
+        return found
+
+    def start_node(self, one, *inside):
+        """`inside`: a command that runs the node, its last arguments."""
+        node = [sys.executable, "-m", "switchyard", "cluster", "node", "--engines", "2"]
+        return self.machines.inside(one, *inside, *node, name="node")
+
+    def stop_node(self, one):
+        """End `cluster node` on a machine, by SIGTERM."""
+        [pid] = self.machines.pids(one, NODE)
+        self.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + 60
+        while self.machines.pids(one, NODE):
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.1)
 
     def wait_for_nodes(self, number, seconds=120):
         deadline = time.monotonic() + seconds
@@ -103,8 +133,12 @@ class Field:
         return [one for one in self.engines() if one[0].startswith(f"{NET}.{machine}:")]
 
     def supervisor_of(self, pid):
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+        return parent_of(pid)
+
+    def jobs(self):
+        """Of all engines, as these report them to their supervisors."""
+        found = self.machines.status()["models"][MODEL]["engines"]
+        return sum(int(one["state"].split(", ")[1].split()[0]) for one in found)
 
     def kill(self, pid, number=signal.SIGKILL):
         os.kill(pid, number)

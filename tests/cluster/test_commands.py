@@ -22,9 +22,9 @@ from switchyard.cluster.wanted import There, Wanted
 WANTED = Wanted("llama", 3, 3, None, 1, ("big",), "v1", 30.0)
 
 
-def state(replicas, version="v1", state="RUNNING", unplaced=0, message=""):
+def state(replicas, version="v1", state="RUNNING", unplaced=0, message="", fault=""):
     return {
-        **{"state": state, "message": message, "target": 3, "replicas": replicas},
+        **{"state": state, "message": message, "fault": fault, "target": 3, "replicas": replicas},
         **{"unplaced": unplaced, "config": {"version": version}},
     }
 
@@ -249,6 +249,32 @@ def test_a_machine_refuses_to_start_in_one_line(call, arguments, message):
     assert status == 1 and told.startswith(f"switchyard: {message}") and "\n" not in told
 
 
+@pytest.mark.parametrize(
+    ("here", "message"),
+    [
+        (["127.0.0.1", "10.9.0.1"], "no address of this machine is in 10.0.0.0/24: it has"),
+        (["10.0.0.2", "10.0.0.3"], "10.0.0.0/24 has 10.0.0.2, 10.0.0.3 of this machine: choose"),
+    ],
+)
+def test_a_machine_with_no_address_of_the_network_or_two_lists_all(
+    call, monkeypatch, here, message
+):
+    monkeypatch.setattr(commands, "addresses_here", lambda: here)
+    status, told = call("node")
+    assert status == 1 and told.startswith(f"switchyard: cluster.network: {message}")
+    assert "\n" not in told and all(one in told for one in here)
+
+
+def test_apply_and_status_say_why_an_engine_fails_while_others_run():
+    fault = "10.0.0.3: /m has no model, and where apply ran fp_1: copy the model"
+    failing = state({"RUNNING": 2, "STARTING": 1}, state="DEPLOYING", fault=fault)
+    told = []
+    cluster = Fake({"llama": failing}, {"llama": state({"RUNNING": 3})})
+    assert applying.apply(cluster, [WANTED], told.append) == 0
+    assert told == [f"llama: 2 running, 1 starting; {fault}", "done"]
+    assert f"  {fault}" in lines_of(report(Fake({"llama": failing}), [WANTED]))
+
+
 @pytest.mark.parametrize("command", ["node", "status"])
 def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, command, tmp_path):
     (tmp_path / "elsewhere").mkdir()
@@ -257,7 +283,7 @@ def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, comma
     assert call(command) == (1, message)
 
 
-@pytest.mark.parametrize("command", ["apply", "status", "down"])
+@pytest.mark.parametrize("command", ["head", "node", "apply", "status", "down"])
 @pytest.mark.parametrize(
     ("mode", "key", "message"),
     [

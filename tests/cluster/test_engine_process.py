@@ -84,8 +84,8 @@ def is_there(pid):
         return False
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 30
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

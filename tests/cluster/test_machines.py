@@ -4,51 +4,16 @@ The tests run in order over one cluster, and each leaves it with two ready engin
 the head's machine.
 """
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.cluster.field import Field
-from tests.cluster.machines import MODEL, NET, refusal
+from tests.cluster.machines import MODEL, NET
+from tests.cluster.outcome import nothing_lost, pids, some_lost
 from tests.cluster.test_engine_process import is_there, wait_until
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def field(tmp_path_factory):
-    if reason := refusal():
-        message = f"no network namespaces here ({reason})"
-        if os.environ.get("SWITCHYARD_NAMESPACES") == "required":
-            pytest.fail(message)
-        pytest.skip(message)
-    # Short: Ray's Unix sockets are below it.
-    root = subprocess.check_output(["mktemp", "-d", "/tmp/swy-XXXX"], text=True).strip()
-    field = Field(root)
-    try:
-        field.start()
-        yield field
-    finally:
-        field.close()
-        subprocess.run(["rm", "-rf", root], check=True)
-
-
-def nothing_lost(result):
-    assert result["wrong"] == result["lost"] == 0 and result["whole"], result
-
-
-def pids(engines):
-    return [one[1] for one in engines]
-
-
-def some_lost(result, began, within, jobs):
-    """The `jobs` of one engine: an error each, soon. All others are whole."""
-    assert result["wrong"] == 0 and 0 < result["lost"] <= jobs, (jobs, result)
-    assert result["last_lost"] - began < within, result
 
 
 def test_apply_twice_is_as_once(field):
@@ -166,8 +131,11 @@ def test_a_follower_and_a_server_without_any_news_serve_on(field):
         pass
     nothing_lost(result)
     path = field.machines.folder(1) / "run" / f"{MODEL}.at"
-    path.unlink()
-    wait_until(path.exists)  # the follower is back
+    before = path.read_text()
+    with field.load(40, 100) as result:
+        path.write_text("")  # a source that names no engine
+    nothing_lost(result)
+    wait_until(lambda: path.read_text() == before)  # the follower is back
 
 
 def test_another_key_is_named_and_changes_nothing(field):
@@ -186,21 +154,3 @@ def test_another_key_is_named_and_changes_nothing(field):
     assert told.splitlines()[-1] == (
         "switchyard: the head has another key: compare engine_key_file"
     ), told
-
-
-def test_down_ends_all_and_leaves_the_machines(field):
-    pids = [one[1] for one in field.engines()]
-    code, told = field.machines.run(1, "cluster", "down")
-    assert code == 0 and f"ended: {MODEL}" in told
-    assert not any(map(is_there, pids))
-    assert len(field.machines.status()["nodes"]) == 3
-
-
-def test_a_signal_ends_a_machine_and_leaves_no_process(field):
-    for process in field.machines.foreground:
-        process.send_signal(signal.SIGTERM)
-    for process in field.machines.foreground:
-        assert process.wait(60) in (0, -signal.SIGKILL)
-    for one in (1, 2, 3):
-        assert not field.machines.pids(one, sys.executable, "cluster")
-        assert not field.machines.pids(one, "raylet")

@@ -4,12 +4,11 @@ import socket
 
 import pytest
 
+from switchyard import addresses
+from switchyard.addresses import addresses_here, answers_outside
 from switchyard.app import SettingsError, read_settings
-from switchyard.cluster import machine
 from switchyard.cluster import wanted as module
 from switchyard.cluster.machine import (
-    addresses_here,
-    answers_outside,
     environment,
     environment_of_machine,
     own_address,
@@ -216,9 +215,9 @@ def test_ports_that_answer_outside_of_the_network_are_found(read, monkeypatch):
     cluster = read("", 'ports = "7000-7001"').cluster
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert machine._answers("127.0.0.1", port)
-    assert not machine._answers("127.0.0.1", port)
+        assert addresses._answers("127.0.0.1", port)
+    assert not addresses._answers("127.0.0.1", port)
     open_ones = {("192.168.1.5", 6379), ("192.168.1.5", 7001), ("192.168.1.5", 80)}
-    monkeypatch.setattr(machine, "_answers", lambda *at: at in open_ones or "10." in at[0])
+    monkeypatch.setattr(addresses, "_answers", lambda *at: at in open_ones or "10." in at[0])
     here = ["127.0.0.1", "10.0.0.2", "192.168.1.5", "192.168.2.5"]
     assert answers_outside(cluster, here) == {"192.168.1.5": [6379, 7001]}

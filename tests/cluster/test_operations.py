@@ -1,0 +1,179 @@
+"""What operators do to a cluster, and what befalls its head and its server. Goes on with the
+cluster of test_machines, and ends it.
+"""
+
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from switchyard.engine.model.contents import fingerprint
+from tests.cluster.field import HEAD
+from tests.cluster.machines import MODEL, NET
+from tests.cluster.outcome import nothing_lost, pids, some_lost
+from tests.cluster.test_engine_process import is_there, wait_until
+from tests.conftest import DEMO
+
+pytestmark = pytest.mark.cluster
+
+
+def has_ray(pid):
+    """Whether the process has loaded a library of Ray's."""
+    return "/ray/" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_no_server_and_no_engine_has_imported_ray(field):
+    machines = field.machines
+    assert any(map(has_ray, machines.pids(1, "switchyard.cluster.follower")))
+    for pid in {*field.server_pids(), *pids(field.engines())}:
+        assert not has_ray(pid)
+
+
+def test_a_machine_is_drained_and_loses_nothing(field):
+    with field.load(160, 200, 25.0) as result:
+        _, machine, _ = field.an_engine()
+        gone = field.on(machine)
+        code, told = field.machines.run(machine, "cluster", "node", "--drain", timeout=120)
+        assert code == 0, (told, field.logs())
+        field.wait_for_engines(2, pids(gone))
+        assert not field.on(machine)
+    nothing_lost(result)
+    assert f"{gone[0][0]}: until as many serve elsewhere" in told
+    assert f"{NET}.{machine} has no engine, and gets none until" in told.splitlines()[-1]
+    field.stop_node(machine)
+    field.start_node(machine)
+    field.wait_for_nodes(3)
+
+
+def test_the_earlier_of_two_applies_gives_way(field):
+    before = {one[:2] for one in field.engines()}
+    field.machines.settings(5)  # it waits for a place
+    earlier = field.machines.switchyard(1, "cluster", "apply", text=True)
+    wait_until(lambda: field.machines.status()["models"][MODEL]["target"] == 5)
+    field.machines.settings(2)
+    field.apply()
+    told, _ = earlier.communicate(timeout=60)
+    assert earlier.returncode == 3, told
+    assert told.splitlines()[-1] == "another apply has begun since; that one holds"
+    assert {one[:2] for one in field.wait_for_engines(2)} == before
+
+
+def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
+    """Machine 3 sees other files at the model's path."""
+    other = field.machines.root / "other-model"
+    shutil.copytree(DEMO, other)
+    with open(other / "config.json", "a") as file:
+        file.write(" ")
+    field.stop_node(3)
+    mount = f'mount --bind {other} {DEMO} && exec "$@"'
+    field.start_node(3, "unshare", "-m", "sh", "-c", mount, "sh")
+    field.wait_for_nodes(3)
+    field.wait_for_engines(2)
+    field.machines.settings(3)
+    apply = field.machines.switchyard(1, "cluster", "apply", text=True)
+    fault = f"{NET}.3: {DEMO} has the files {fingerprint(other)}, and where apply ran"
+    wait_until(lambda: fault in field.machines.status()["models"][MODEL]["fault"], 60)
+    assert len(field.wait_for_engines(2)) == 2
+    rests = f"{NET}.3: {MODEL} failed 3 times, the next try is in"
+    wait_until(lambda: rests in field.machines.status()["models"][MODEL]["fault"], 120)
+    field.stop_node(3)
+    field.start_node(3)
+    field.wait_for_nodes(3)
+    field.machines.settings(2)
+    field.apply()
+    assert f"{fault} {fingerprint(Path(DEMO))}: copy the model" in apply.communicate(timeout=60)[0]
+    field.wait_for_engines(2)
+
+
+def test_more_load_brings_engines_and_less_ends_them(field):
+    """In the environment of `apply`, a reduction takes 5 seconds of less load in place of 300."""
+    field.machines.settings("{ min = 1, max = 3, jobs = 10 }")
+    field.apply()
+    field.wait_for_engines(1)
+    with field.load(120, 1500, 30.0) as result:
+        field.wait_for_engines(3)
+    nothing_lost(result)
+    with field.load(10, 200, 20.0) as result:
+        field.wait_for_engines(1)
+    nothing_lost(result)
+    field.machines.settings(2)
+    field.apply()
+    field.wait_for_engines(2)
+
+
+def test_all_engines_gone_is_a_wait(field):
+    before = pids(field.engines())
+    for pid in before:
+        field.kill(pid)
+    wait_until(lambda: not any(map(is_there, before)))
+    with field.load(40, 100) as result:
+        field.wait_for_engines(2, before)
+    nothing_lost(result)
+
+
+def test_a_killed_server_loses_its_own_streams_and_the_next_one_serves(field):
+    before = {one[:2] for one in field.engines()}
+    with field.load(60, 400) as result:
+        for pid in field.server_pids():
+            field.kill(pid)
+    assert result["lost"] == 60 and result["wrong"] == 0
+    wait_until(lambda: field.jobs() == 0)  # the engines have cancelled them
+    field.start_server()
+    assert {one[:2] for one in field.wait_for_engines(2)} == before
+    with field.load(40, 100) as result:
+        pass
+    nothing_lost(result)
+
+
+def test_a_head_that_was_killed_is_followed_by_another(field):
+    """`cluster head` alone: its Ray ends with it, and the engines stay."""
+    before = {one[:2] for one in field.wait_for_engines(2)}
+    with field.load(120, 200, 10.0) as result:
+        [head] = field.machines.pids(1, HEAD)
+        field.kill(head)
+        wait_until(lambda: not field.machines.pids(1, "gcs_server"))
+        wait_until(lambda: not field.machines.pids(1, "switchyard.cluster.follower"))
+        field.start_head("--engines", "1")
+        field.wait_for_nodes(3)
+    nothing_lost(result)
+    assert {one[:2] for one in field.wait_for_engines(2)} == before
+
+
+def test_a_head_with_an_engine_takes_it_along(field):
+    """Goes on with the head of the test before, which may have an engine."""
+    field.machines.settings(5)
+    assert "the head may have engines: they end with it" in field.apply()
+    five = field.wait_for_engines(5)
+    [own] = field.on(1)
+    with field.load(100, 300) as result:
+        [jobs] = [one[3] for one in field.on(1)]
+        began = time.time()
+        field.kill_state()
+        wait_until(lambda: not is_there(own[1]))
+        field.wait_for_engines(5, [own[1]], 240)
+    some_lost(result, began, 2.0 + 5, jobs)
+    assert set(pids(five)) - {own[1]} < set(pids(field.engines()))
+    field.machines.settings(2)
+    field.apply()
+    field.wait_for_engines(2)
+
+
+def test_down_ends_all_and_leaves_the_machines(field):
+    before = pids(field.engines())
+    code, told = field.machines.run(1, "cluster", "down")
+    assert code == 0 and f"ended: {MODEL}" in told
+    assert not any(map(is_there, before))
+    assert len(field.machines.status()["nodes"]) == 3
+
+
+def test_a_signal_ends_a_machine_and_leaves_no_process(field):
+    for process in field.machines.foreground:
+        process.send_signal(signal.SIGTERM)
+    for process in field.machines.foreground:
+        assert process.wait(60) in (0, -signal.SIGKILL)
+    for one in (1, 2, 3):
+        assert not field.machines.pids(one, sys.executable, "cluster")
+        assert not field.machines.pids(one, "raylet")
