@@ -11,6 +11,7 @@ from switchyard import engine
 from switchyard.app import create_app
 from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
+from switchyard.app.routes import router
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory import gpus
 from tests.scripted import Gate, ScriptedBackend, says, ticking
@@ -152,7 +153,8 @@ def test_requests_at_work_end_on_the_old_one(make):
     assert answers == ["old"]
 
 
-def test_a_second_load_of_a_model_that_loads_is_refused(make):
+def test_a_second_load_of_a_model_that_loads_is_refused(make, monkeypatch):
+    monkeypatch.setattr(router, "SOON", 0.05)
     backend = ScriptedBackend(says("late"))
     backend.opening.clear()
     client = make({"second": backend})

@@ -177,6 +177,7 @@ def test_what_waits_is_told_by_its_place(make_client, ask, monkeypatch):
     assert told["queue"][0]["prompt_tokens"] == 3
     monkeypatch.setattr(viewers, "MAX_QUEUE", 1)
     assert board.frame(here, "admin", 2)[0].count(b'"place"') == 1
+    client.models.close()
 
 
 def test_the_queue_is_that_of_all_models_by_its_places():

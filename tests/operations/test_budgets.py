@@ -98,7 +98,9 @@ def test_what_runs_counts_before_it_has_ended(make, gate):
         yield from endless(job)
 
     # So that one that is let in ends: as a 408.
-    client = make(50, "day", ScriptedBackend(looked_up, gate=gate), {"total_timeout": 20})
+    client = make(
+        50, "day", ScriptedBackend(looked_up, gate=gate), {"total_timeout": 20, "heartbeat": 0.05}
+    )
     body = {"prompt": [3, 4, 5], "max_tokens": 500, "stream": True, "n": 2}
     with client.post(URL, json=body, headers=bearer("ann")):
         gate.step(2)

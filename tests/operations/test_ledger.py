@@ -45,7 +45,7 @@ def timed(job):
 def test_a_row_is_there_while_a_request_runs_and_has_all_of_it_in_the_end(
     make_counted, path, wall, gate
 ):
-    client = make_counted(ScriptedBackend(timed, gate=gate))
+    client = make_counted(ScriptedBackend(timed, gate=gate), heartbeat=0.05)
     gate.step(2)
     body = {"prompt": [3, 4, 5], "max_tokens": 2, "stream": True}
     headers = {**bearer("ann"), "X-Request-Id": "mine"}
@@ -74,7 +74,7 @@ def test_a_row_is_there_while_a_request_runs_and_has_all_of_it_in_the_end(
 
 
 def test_the_row_of_a_running_request_has_each_prompt_once(make_open, path, gate):
-    client = make_open(ScriptedBackend(gate=gate))
+    client = make_open(ScriptedBackend(gate=gate), heartbeat=0.05)
     body = {"prompt": [[3, 4, 5], [6]], "max_tokens": 2, "n": 2, "stream": True}
     response = client.post(URL, json=body)
     gate.wait_until_held()
@@ -165,7 +165,7 @@ def test_what_is_nobodys_or_no_generation_is_not_in_it(make_counted, path):
 
 
 def test_a_request_is_of_the_day_on_which_it_ended(make_open, path, wall, gate):
-    client = make_open(ScriptedBackend(gate=gate))
+    client = make_open(ScriptedBackend(gate=gate), heartbeat=0.05)
     response = client.post(URL, json={**BODY, "stream": True})
     gate.wait_until_held()
     wall.now += 1

@@ -5,6 +5,7 @@ import itertools
 import queue
 import random
 import threading
+import time
 
 import pytest
 
@@ -105,12 +106,17 @@ def test_a_key_of_a_small_minute_runs_several_chats_at_once(make_keyed, keys_fil
     info = ModelInfo(40_000, 4096, 256, 1000, "scripted")
     keys_file.write(entry("ann", tpm=60_000))
     backend = ScriptedBackend(endless, gate, info=info)
-    client = make_keyed(backend, default_max_tokens=30_000)
+    client = make_keyed(backend, default_max_tokens=30_000, heartbeat=0.05)
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
     streams = [
         client.post("/v1/chat/completions", json=body, headers=bearer("ann")) for _ in range(4)
     ]
     assert [stream.status_code for stream in streams] == [200] * 4
+    gate.open()
+    deadline = time.monotonic() + 20
+    while len(backend.enqueued) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     assert [job.max_new_tokens for job in backend.enqueued] == [30_000] * 4
     for stream in streams:
         stream.close()

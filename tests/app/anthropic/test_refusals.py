@@ -136,7 +136,9 @@ def test_a_body_that_is_too_long_is_too_large(make_client):
 
 
 def test_a_full_server_limits_the_rate(make_client, gate):
-    client = make_client(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0)
+    client = make_client(
+        ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0, heartbeat=0.05
+    )
     with client.post(URL, json={**HELLO, "stream": True}, buffered=False):
         response = client.post(URL, json=HELLO)
         assert error_of(response, 429)["type"] == "rate_limit_error"
