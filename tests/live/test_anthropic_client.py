@@ -127,7 +127,8 @@ SWITCH = {
     "required": ["on"],
     "additionalProperties": False,
 }
-RUN = {**ASK, "max_tokens": 400, "tool_choice": {"type": "any"}, "max_iterations": 2}
+ONE_TOOL = {"type": "any", "disable_parallel_tool_use": True}
+RUN = {**ASK, "max_tokens": 400, "tool_choice": ONE_TOOL, "max_iterations": 2}
 
 
 def test_the_runner_of_tools_goes_on_without_threads(client):
