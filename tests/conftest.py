@@ -197,29 +197,21 @@ def pytest_collection_modifyitems(config, items):
     """Skip what is marked `gpu` or `lm_eval` where there is none, what takes minutes, and what
     needs an environment of its own.
     """
-    if config.option.markexpr != "hardship":
-        for item in items:
-            if item.get_closest_marker("hardship"):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: see -m hardship"))
-    for mark in ("agents", "clients", "cluster", "hosts", "nodes", "open_webui", "page"):
-        if config.option.markexpr != mark:
-            for item in items:
-                if item.get_closest_marker(mark):
-                    item.add_marker(
-                        pytest.mark.skip(reason=f"apart: see scripts/test-{mark.replace('_', '-')}")
-                    )
+    apart = ("agents", "clients", "cluster", "hosts", "nodes", "open_webui", "page")
+    reasons = {mark: f"apart: see scripts/test-{mark.replace('_', '-')}" for mark in apart}
+    reasons["hardship"] = "takes minutes: see -m hardship"
+    reasons.pop(config.option.markexpr, None)
     if importlib.util.find_spec("lm_eval") is None:
-        for item in items:
-            if item.get_closest_marker("lm_eval"):
-                item.add_marker(pytest.mark.skip(reason="no lm_eval: see scripts/test-lm-eval"))
-    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
-    if not gpu_items:
-        return
-    import torch
+        reasons["lm_eval"] = "no lm_eval: see scripts/test-lm-eval"
+    marks = [(item, {mark.name for mark in item.iter_markers()}) for item in items]
+    if any("gpu" in names for _, names in marks):
+        import torch
 
-    if not torch.cuda.is_available():
-        for item in gpu_items:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device, or no -m gpu"))
+        if not torch.cuda.is_available():
+            reasons["gpu"] = "no CUDA device, or no -m gpu"
+    for item, names in marks:
+        for name in names & reasons.keys():
+            item.add_marker(pytest.mark.skip(reason=reasons[name]))
 
 
 @pytest.fixture(scope="module")
