@@ -291,9 +291,9 @@ def test_a_job_without_a_client_ends_in_time_and_the_repetition_runs_anew(
 
 def test_an_answer_is_kept_for_a_time_only(make_client):
     backend = ScriptedBackend()
-    client = make_client(backend, idempotency_timeout=0.2)
+    client = make_client(backend, idempotency_timeout=0.03)
     client.post(URL, json=ASKED, headers=KEY)
-    time.sleep(0.25)
+    time.sleep(0.04)
     client.post(URL, json=ASKED, headers=KEY)
     assert len(backend.enqueued) == 2
 

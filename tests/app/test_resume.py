@@ -164,13 +164,13 @@ def test_without_a_resume_timeout_they_are_cancelled_at_once(make_client):
 
 
 def test_what_has_ended_is_forgotten_in_time(make_client):
-    client = make_client(ScriptedBackend(), resume_timeout=0.3)
+    client = make_client(ScriptedBackend(), resume_timeout=0.03)
     streamed = Streamed(client.post(URL, json=ASKED)).read()
     streamed.response.close()
     deadline = time.monotonic() + 20
     while (status := take_up(client, streamed).status_code) == 204:
         assert time.monotonic() < deadline
-        time.sleep(0.35)  # each time that it is asked for, it is kept anew
+        time.sleep(0.04)  # each time that it is asked for, it is kept anew
     assert status == 404
 
 

@@ -190,7 +190,7 @@ def test_what_would_load_a_second_model_is_refused_in_a_sentence(start, number):
     deadline = time.monotonic() + 20
     while f"{number.name} is refused" not in server.output:
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert server.post(URL, {"prompt": "x", "max_tokens": 1}).status_code == 200
     assert worker_of(server) == worker
     assert server.output.count("Booting worker") == 1

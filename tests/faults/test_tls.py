@@ -26,7 +26,7 @@ def server(tmp_path_factory, model_path):
     deadline = time.monotonic() + 120
     while "Switchyard serves" not in server.output:
         assert time.monotonic() < deadline and server.process.poll() is None, server.output
-        time.sleep(0.1)
+        time.sleep(0.02)
     yield server
     assert server.stop() == 0, server.output
 

@@ -95,4 +95,4 @@ def wait_until_free(server):
         except websocket.WebSocketBadStatusException as error:
             assert error.status_code == 429
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.02)

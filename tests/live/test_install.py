@@ -166,7 +166,7 @@ def serve(python, host):
                     return f"http://{address}"
             except requests.ConnectionError:
                 pass
-            time.sleep(0.1)
+            time.sleep(0.02)
         raise AssertionError("it does not become ready")
 
     yield start
@@ -223,7 +223,7 @@ def test_a_host_with_modules_of_our_names_serves_a_chat(serve):
         answer = requests.post(f"{url}/llm/v1/chat/completions", json=CHAT, timeout=60)
         if answer.status_code != 503 or time.monotonic() > deadline:
             break
-        time.sleep(0.2)
+        time.sleep(0.02)
     assert answer.status_code == 200, answer.text
     assert requests.get(url, timeout=10).text == "the host's own page"
 

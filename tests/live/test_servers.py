@@ -34,7 +34,7 @@ def test_scripts_serve_works_from_any_directory_and_says_where(start, model_path
     assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
     deadline = time.monotonic() + 20
     while "curl" not in server.output and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert f"Switchyard serves tiny at {server.url}" in server.output
     assert f"curl -N {server.url}/v1/completions" in server.output
 
@@ -130,6 +130,6 @@ def test_a_signal_for_more_workers_is_refused(start):
         deadline = time.monotonic() + 20
         while server.output.count("one worker only") < number:
             assert time.monotonic() < deadline, server.output
-            time.sleep(0.1)
+            time.sleep(0.02)
     assert worker_of(server) == worker
     assert server.stop() == 0
