@@ -85,7 +85,9 @@ class ModelDir:
         config = read_config(path)
         generation_config = read_json(root / "generation_config.json", optional=True)
         tokenizer_config = read_json(root / "tokenizer_config.json", optional=True)
-        eos = _token_ids(config) + _token_ids(generation_config)
+        size = _vocab_size(config)
+        eos = _ends_of(root / "config.json", config, size)
+        eos += _ends_of(root / "generation_config.json", generation_config, size)
         return cls(
             path=root,
             config=config,
@@ -112,10 +114,7 @@ class ModelDir:
     @property
     def vocab_size(self) -> int | None:
         """The number of tokens that the weights know, if config.json has it."""
-        for part in (self.config, self.config.get("text_config")):
-            if isinstance(part, dict) and isinstance(size := part.get("vocab_size"), int):
-                return size
-        return None
+        return _vocab_size(self.config)
 
     @property
     def all_templates(self) -> str:
@@ -203,10 +202,27 @@ def _check_numbers(path: Path, config: dict[str, Any]) -> None:
                 )
 
 
-def _token_ids(config: dict[str, Any]) -> list[int]:
-    value = config.get("eos_token_id")
-    values = value if isinstance(value, list) else [value]
-    return [v for v in values if isinstance(v, int)]
+def _vocab_size(config: dict[str, Any]) -> int | None:
+    for part in (config, config.get("text_config")):
+        if isinstance(part, dict) and isinstance(size := part.get("vocab_size"), int):
+            return size
+    return None
+
+
+def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]:
+    """The tokens that a file names as ends. `size`: of the vocabulary. Raises ModelError."""
+    value = content.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for one in ids:
+        if type(one) is not int:
+            raise ModelError(
+                f"{path}: eos_token_id is {value!r}, and must be a token's id, or several"
+            )
+        if size is not None and not 0 <= one < size:
+            raise ModelError(
+                f"{path}: eos_token_id has {one}, but vocab_size of config.json is {size}"
+            )
+    return ids
 
 
 def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, TemplateSource]:

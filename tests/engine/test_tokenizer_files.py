@@ -23,8 +23,13 @@ def test_a_broken_file_is_named_in_one_line(model_path, tmp_path):
     ("file", "change", "told"),
     [
         ("config.json", {"vocab_size": 2000}, r"tokenizer\.json has token 2000, but vocab_size"),
-        ("config.json", {"eos_token_id": [2, 4096]}, r"eos_token_id .* is 4096, but vocab_size"),
-        ("generation_config.json", {"eos_token_id": -1}, r"eos_token_id .* is -1, but vocab_size"),
+        ("config.json", {"eos_token_id": [2, 4096]}, r"/config\.json: eos_token_id has 4096, but"),
+        ("config.json", {"eos_token_id": "</s>"}, r"/config\.json: eos_token_id is '</s>', and"),
+        (
+            "generation_config.json",
+            {"eos_token_id": -1},
+            r"n_config\.json: eos_token_id has -1, but",
+        ),
     ],
 )
 def test_files_of_different_models_are_told_apart(model_path, tmp_path, file, change, told):

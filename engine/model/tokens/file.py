@@ -51,9 +51,3 @@ def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> No
             f"{model_dir.path / 'tokenizer.json'} has token {beyond[0]}, but vocab_size of"
             f" config.json is {size}: the files are of different models"
         )
-    for token_id in model_dir.eos_token_ids:
-        if not 0 <= token_id < size:
-            raise ModelError(
-                f"{model_dir.path}: eos_token_id of config.json or generation_config.json is"
-                f" {token_id}, but vocab_size is {size}"
-            )
