@@ -1,5 +1,7 @@
 """Conversations that every family's template is tried with."""
 
+import json
+
 USER = {"role": "user", "content": "What is the weather in Kraków?"}
 YES = {"role": "assistant", "content": "  Yes.\n"}
 CALL = {
@@ -40,6 +42,20 @@ TOOLS = [
 
 def calling(*calls: dict) -> dict:
     return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+
+
+def as_sent(message: dict) -> dict:
+    """As a client sends it: arguments are a text."""
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        {
+            **one,
+            "function": {**one["function"], "arguments": json.dumps(one["function"]["arguments"])},
+        }
+        for one in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
 
 
 def said(*texts: str) -> list[dict]:
