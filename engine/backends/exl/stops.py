@@ -25,6 +25,8 @@ class StopSearch:
         # Without stops of the client's nothing depends on the spans.
         self._spans = job.spans if job.stop_strings or job.stop_token_ids else ()
         self.is_needed = bool(self._stop_strings or self._spans)
+        self._firsts = frozenset(one[0] for one in self._stop_strings)
+        self._pairs = tuple({one[:2] for one in self._stop_strings})
         self._held: deque[tuple[str, list[int]]] = deque()  # text that may contain a stop string
         self._text = ""  # the text of `_held`
         self._free = 0  # stop strings that end within these first characters don't count
@@ -43,13 +45,17 @@ class StopSearch:
 
         `is_free`: no stop string may end with this text, nor before.
         """
+        if not self._held and not self._spans and not self._may_begin(text):  # nearly always
+            return text, tuple(token_ids)
         self._held.append((text, token_ids))
         self._text += text
         if is_free:
             self._free = len(self._text)
         while self._leave(is_last):
-            at, span = self._find_span()
-            end = at if span is not None or is_last else self._before_space(self._begun_span())
+            at, span = self._find_span() if self._spans else (len(self._text), None)
+            end = at
+            if self._spans and span is None and not is_last:
+                end = self._before_space(self._begun_span())
             certain = end
             if span is None and not is_last:
                 certain = min(end, self._find_begun(self._stop_strings))
@@ -67,6 +73,12 @@ class StopSearch:
             self._span = span
             self._start = self._text.find(span.begin, at) + len(span.begin)
         return self._release(self._start)
+
+    def _may_begin(self, text: str) -> bool:
+        """Whether a stop string may begin in the text, as far as its first two characters say."""
+        if self._firsts.isdisjoint(text):
+            return False
+        return text[-1] in self._firsts or any(pair in text for pair in self._pairs)
 
     def _leave(self, is_last: bool) -> bool:
         """Passes the span that the text is in, if there is one. Returns whether it is outside."""
