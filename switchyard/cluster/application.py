@@ -4,16 +4,17 @@ from typing import Any
 
 import ray.util
 from ray import serve
-from ray.experimental.internal_kv import _internal_kv_get
 
-from switchyard.cluster.ray_client import APPLY, FILES
+from switchyard.cluster.processes.failures import Failures
+from switchyard.cluster.ray_client import APPLY, FILES, Store, cause_of
 from switchyard.cluster.supervisor import Supervisor
 
 
 class Replica(Supervisor):
     def __init__(self, name: str, version: str) -> None:
-        files, apply = ((_internal_kv_get(key) or b"").decode() for key in (FILES + name, APPLY))
-        super().__init__(name, version, ray.util.get_node_ip_address(), files, apply)
+        store, address = Store(), ray.util.get_node_ip_address()
+        failures = Failures(store, name, address, cause_of(store.get(APPLY), version))
+        super().__init__(name, version, address, store.get(FILES + name), failures)
 
 
 def build(args: dict[str, str]) -> Any:

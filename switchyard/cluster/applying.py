@@ -31,7 +31,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
         open_ones = [one for one in wanted if not is_done(one, states.get(one.name))]
         for one in open_ones:
             state = states.get(one.name)
-            line = _describe(state)
+            line = "; ".join([_describe(state), *cluster.faults(one)])
             if last.get(one.name) != line:
                 last[one.name] = line
                 tell(f"{one.name}: {line}")
@@ -100,4 +100,4 @@ def _describe(state: dict[str, Any] | None) -> str:
     if not state:
         return "is declared"
     parts = [f"{number} {name.lower()}" for name, number in sorted(state["replicas"].items())]
-    return (", ".join(parts) or "no engine yet") + f"; {state['fault']}" * bool(state["fault"])
+    return ", ".join(parts) or "no engine yet"

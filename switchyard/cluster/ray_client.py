@@ -16,6 +16,7 @@ from switchyard.app.config import Settings
 from switchyard.app.table_settings import ClusterSettings
 from switchyard.cluster.declaration import DEPLOYMENT, declaration
 from switchyard.cluster.machine import PORT, SLOTS, environment
+from switchyard.cluster.processes.failures import Failures
 from switchyard.cluster.wanted import There, Wanted
 from switchyard.engine.links.hosts.key import keys_in, read_key
 
@@ -101,6 +102,11 @@ def _connect(settings: Settings) -> Any:
         raise ClusterError(explain(str(error)) or _line(error)) from None
 
 
+def cause_of(apply: str, version: str) -> str:
+    """What engines are started for: an `apply`, and the version of their settings."""
+    return f"{apply} {version}"
+
+
 def explain(text: str) -> str:
     """What an error of Ray's means to an operator, in one line; empty if it is unknown."""
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
@@ -111,6 +117,20 @@ def explain(text: str) -> str:
     if "Can't find a node_ip_address" in text or "node with" in text.lower():
         return "this machine has no node of the cluster: run this where head or node runs"
     return ""
+
+
+class Store:
+    """Ray's store of small values, in any process of Ray's."""
+
+    def get(self, key: str) -> str:
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        return (_internal_kv_get(key) or b"").decode()
+
+    def put(self, key: str, value: str) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        _internal_kv_put(key, value)
 
 
 class Cluster:
@@ -137,7 +157,7 @@ class Cluster:
         from ray.serve.context import _get_global_client
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        self._serve, self._client = serve, _get_global_client
+        self._serve, self._client, self._store = serve, _get_global_client, Store()
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -164,7 +184,6 @@ class Cluster:
             found[name] = {
                 "state": one["status"],
                 "message": _last_line(message),
-                "fault": _last_line(message) if FAULT in message else "",
                 "target": deployment.get("target_num_replicas", 0),
                 "replicas": {state: states.count(state) for state in states},
                 "unplaced": sum(
@@ -199,6 +218,13 @@ class Cluster:
             if one["Alive"]
         ]
 
+    def faults(self, wanted: Wanted) -> list[str]:
+        """Why engines of a model failed since the last `apply`: a line for each machine."""
+        cause = cause_of(self._store.get(APPLY), wanted.version)
+        here = [str(one["address"]) for one in self.nodes()]
+        lines = {at: Failures(self._store, wanted.name, at, cause).line() for at in here}
+        return [f"{at}: {line}" for at, line in lines.items() if line]
+
     def lack(self, wanted: Wanted) -> str:
         """What the next engine of a model waits for."""
         what = "GPU" if wanted.gpus_each else SLOTS
@@ -214,13 +240,12 @@ class Cluster:
 
     def declare(self, wanted: Sequence[Wanted]) -> str:
         """Declare all models to Serve, in place of those before. Returns the declaration's name."""
-        from ray.experimental.internal_kv import _internal_kv_put
         from ray.serve.schema import ServeDeploySchema
 
         name = f"{os.getpid()} {time.time()}"
-        _internal_kv_put(APPLY, name)
+        self._store.put(APPLY, name)
         for one in wanted:
-            _internal_kv_put(FILES + one.name, one.files())
+            self._store.put(FILES + one.name, one.files())
         self._serve.start(proxy_location="Disabled")
         body = ServeDeploySchema.model_validate(declaration(wanted))
         self._client().deploy_apps(body)
@@ -228,9 +253,7 @@ class Cluster:
 
     def is_latest(self, name: str) -> bool:
         """Whether no other `apply` has come since."""
-        from ray.experimental.internal_kv import _internal_kv_get
-
-        return bool(_internal_kv_get(APPLY) == name.encode())
+        return self._store.get(APPLY) == name
 
     def delete(self, names: Sequence[str]) -> None:
         self._client().delete_apps(list(names), blocking=False)

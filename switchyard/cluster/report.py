@@ -24,7 +24,8 @@ def report(cluster: Cluster, wanted: Sequence[Wanted]) -> dict[str, Any]:
             "ending": state["replicas"].get("STOPPING", 0),
             "is_done": one is not None and is_done(one, state),
             "waits": waits,
-            "fault": state["fault"] or ("" if state["state"] == "RUNNING" else state["message"]),
+            "fault": "" if state["state"] == "RUNNING" else state["message"],
+            "faults": cluster.faults(one) if one else [],
         }
     return {"nodes": cluster.nodes(), "models": models}
 
@@ -58,6 +59,6 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
                 f"  {engine['at']}: {engine['state']}; process {engine['pid']}, version"
                 f" {engine['version']}, since {since}"
             )
-        for line in (model["waits"], model["fault"]):
+        for line in dict.fromkeys((model["waits"], model["fault"], *model["faults"])):
             if line:
                 yield f"  {line}"

@@ -22,23 +22,29 @@ class Supervisor:
     """Starts an engine, and ends with it: Serve then starts another where there is room."""
 
     def __init__(
-        self, name: str, version: str, address: str, files: str = "", apply: str = ""
+        self, name: str, version: str, address: str, files: str, failures: Failures
     ) -> None:
         """`version`: of the settings that `apply` has read. `files`: fingerprint of the model where
-        that ran; empty if it isn't there. `apply`: names that run. Raises RuntimeError in one line.
+        that ran; empty if it isn't there. Raises RuntimeError in one line.
         """
+        if failures.is_pause:
+            raise RuntimeError(f"{address}: {failures.line()}")
+        try:
+            self._start(name, version, address, files)
+        except Exception as fault:
+            failures.note(str(fault))
+            raise RuntimeError(f"{address}: {fault}") from None
+        failures.clear()
+
+    def _start(self, name: str, version: str, address: str, files: str) -> None:
         settings = read_settings()
         [*here] = [one for one in wanted(settings) if one.name == name]
         if [one.version for one in here] != [version]:
             raise RuntimeError(
-                f"{address}: its settings of {name} are version"
-                f" {here[0].version if here else 'none'}, and those of apply {version}: copy the"
-                " file of settings, or install one Switchyard"
+                f"the settings of {name} are version {here[0].version if here else 'none'}, and"
+                f" those of apply {version}: copy the file of settings, or install one Switchyard"
             )
         assert settings.cluster is not None
-        failures = Failures(settings.cluster.state_dir, name, f"{apply} {version}")
-        if reason := failures.refusal():
-            raise RuntimeError(f"{address}: {name} {reason}")
         self._grace = settings.grace + RELEASE
         self._version = version
         self._since = time.time()
@@ -46,13 +52,8 @@ class Supervisor:
         command = [sys.executable, "-m", "switchyard", "engine", "--name", name, "--at"]
         ports = settings.cluster.engine_ports
         self._engine = EngineProcess(command, address, ports, variables)
-        try:
-            _compare(here[0], files)
-            self._engine.start(lambda: os._exit(LOST))  # Serve sees it at once
-        except Exception as fault:
-            failures.note(str(fault))
-            raise RuntimeError(f"{address}: {fault}") from None
-        failures.clear()
+        _compare(here[0], files)
+        self._engine.start(lambda: os._exit(LOST))  # Serve sees it at once
 
     def info(self) -> dict[str, Any]:
         return {

@@ -75,10 +75,10 @@ def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
     field.machines.settings(3)
     apply = field.machines.switchyard(1, "cluster", "apply", text=True)
     fault = f"{NET}.3: {DEMO} has the files {fingerprint(other)}, and where apply ran"
-    wait_until(lambda: fault in field.machines.status()["models"][MODEL]["fault"], 60)
+    wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
     assert len(field.wait_for_engines(2)) == 2
-    rests = f"{NET}.3: {MODEL} failed 3 times, the next try is in"
-    wait_until(lambda: rests in field.machines.status()["models"][MODEL]["fault"], 120)
+    rests = f"{NET}.3: failed 3 times, the next try is at"
+    wait_until(lambda: rests in " ".join(field.machines.status()["models"][MODEL]["faults"]), 120)
     field.stop_node(3)
     field.start_node(3)
     field.wait_for_nodes(3)

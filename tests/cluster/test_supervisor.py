@@ -1,11 +1,14 @@
 """An engine's supervisor, before it starts one: what it refuses, and what it remembers."""
 
+import time
+
 import pytest
 
 from switchyard.app import read_settings
 from switchyard.cluster import supervisor
 from switchyard.cluster.processes import failures
 from switchyard.cluster.processes.engine_process import EngineFailed
+from switchyard.cluster.processes.failures import Failures
 from switchyard.cluster.supervisor import Supervisor
 from switchyard.cluster.wanted import wanted
 
@@ -26,6 +29,16 @@ class Failing:
         pass
 
 
+class Kept(dict):
+    """In place of Ray's store."""
+
+    def get(self, key):
+        return super().get(key, "")
+
+    def put(self, key, value):
+        self[key] = value
+
+
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Starts a supervisor with the settings of `apply`. Returns its fault."""
@@ -44,19 +57,20 @@ def start(tmp_path, monkeypatch):
 
     def start(version=None, files="", apply="1"):
         [here] = wanted(read_settings())
+        start.failures = Failures(store, "llama", "10.0.0.2", apply)
         with pytest.raises(RuntimeError) as caught:
-            Supervisor("llama", version or here.version, "10.0.0.2", files, apply)
+            Supervisor("llama", version or here.version, "10.0.0.2", files, start.failures)
         told = str(caught.value)
         assert told.startswith("10.0.0.2: ") and "\n" not in told
         return told.removeprefix("10.0.0.2: ")
 
-    start.model = model
+    store, start.model = Kept(), model
     return start
 
 
 def test_settings_of_another_version_are_refused(start):
     told = start("v9")
-    assert told.startswith("its settings of llama are version")
+    assert told.startswith("the settings of llama are version")
     assert told.endswith("those of apply v9: copy the file of settings, or install one Switchyard")
 
 
@@ -80,7 +94,8 @@ def test_after_three_failures_a_machine_rests_for_five_minutes(start, monkeypatc
     reason = "the engine ended with status 3: no memory"
     assert [start() for _ in range(3)] == [reason] * 3
     now[0] += 1.0
-    assert start() == f"llama failed 3 times, the next try is in 299 s: {reason}"
+    then = time.strftime("%H:%M:%S", time.localtime(1300.0))
+    assert start() == f"failed 3 times, the next try is at {then}: {reason}"
     assert Failing.starts == 3
     now[0] += 299.0
     assert start() == reason and Failing.starts == 4
@@ -92,5 +107,6 @@ def test_an_engine_that_starts_ends_the_count(start, monkeypatch):
     start(), start()
     monkeypatch.setattr(Failing, "start", lambda self, ended: None)
     [here] = wanted(read_settings())
-    Supervisor("llama", here.version, "10.0.0.2", "", "1")
-    assert not list(start.model.parent.glob("failed-*"))
+    assert start.failures.line() == "the engine ended with status 3: no memory"
+    Supervisor("llama", here.version, "10.0.0.2", "", start.failures)
+    assert start.failures.line() == ""

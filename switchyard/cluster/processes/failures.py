@@ -1,49 +1,53 @@
-"""Which engines failed to start on this machine, kept in a file a model. A machine that fails each
-time would otherwise load a model again and again, while Serve looks for a place.
+"""Which engines failed to start on a machine. One that fails each time would otherwise load a model
+again and again, and Serve reports no failure while other engines of the model run.
 """
 
-import contextlib
 import json
-import os
 import time
-from urllib.parse import quote
+from typing import Protocol
 
 MOST = 3  # failures in a row, after which no engine is started for `PAUSE`
 PAUSE = 300.0  # seconds
 
 
+class Store(Protocol):
+    """A store that all machines share. `get` returns an empty text for a key without a value."""
+
+    def get(self, key: str) -> str: ...
+    def put(self, key: str, value: str) -> None: ...
+
+
 class Failures:
-    def __init__(self, folder: str, name: str, cause: str) -> None:
-        """`name`: of the model. `cause`: what the engines were started for; earlier failures are
-        void if it differs.
+    def __init__(self, store: Store, name: str, address: str, cause: str) -> None:
+        """`name`: of the model. `address`: of the machine. `cause`: what the engines were started
+        for; earlier failures are void if it differs.
         """
-        self._path = f"{folder}/failed-{quote(name, safe='')}.json"
+        self._store = store
+        self._key = f"switchyard-failures {name} {address}"
         self._cause = cause
 
-    def refusal(self) -> str:
-        """Why no engine may be started now; empty if one may."""
+    def line(self) -> str:
+        """Why the last engine failed, and when another may be started; empty without a failure."""
         number, last, reason = self._read()
-        left = last + PAUSE - time.time()
-        if number < MOST or left <= 0:
-            return ""
-        return f"failed {number} times, the next try is in {left:.0f} s: {reason}"
+        if not self.is_pause:
+            return reason
+        then = time.strftime("%H:%M:%S", time.localtime(last + PAUSE))
+        return f"failed {number} times, the next try is at {then}: {reason}"
+
+    @property
+    def is_pause(self) -> bool:
+        """Whether no engine may be started now."""
+        number, last, _ = self._read()
+        return number >= MOST and time.time() < last + PAUSE
 
     def note(self, reason: str) -> None:
         number, *_ = self._read()
-        fresh = f"{self._path}.{os.getpid()}"
-        with open(fresh, "w") as file:
-            json.dump([self._cause, number + 1, time.time(), reason], file)
-        os.replace(fresh, self._path)
+        self._store.put(self._key, json.dumps([self._cause, number + 1, time.time(), reason]))
 
     def clear(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        self._store.put(self._key, "")
 
     def _read(self) -> tuple[int, float, str]:
         """How many there were in a row, when the last one was, and why."""
-        try:
-            with open(self._path) as file:
-                cause, number, last, reason = json.load(file)
-        except (OSError, ValueError):
-            return 0, 0.0, ""
+        cause, number, last, reason = json.loads(self._store.get(self._key) or '["", 0, 0.0, ""]')
         return (number, last, reason) if cause == self._cause else (0, 0.0, "")
