@@ -73,14 +73,13 @@ def drain(settings: Settings, address: str) -> None:
     its last engine, and each process that is connected there.
     """
     gcs = _connect(settings)
-    nodes = gcs.get_all_node_info(timeout=REACH)
-    [*found] = [
-        i for i, one in nodes.items() if one.node_manager_address == address and one.state == 0
-    ]
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo
+
+    nodes = gcs.get_all_node_info(timeout=REACH, state_filter=GcsNodeInfo.ALIVE)
+    found = [node for node, one in nodes.items() if one.node_manager_address == address]
     if not found:
         raise ClusterError(f"{address} is no machine of the cluster now")
-    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # without a deadline
     is_accepted, why = gcs.drain_node(found[0].hex(), reason, "cluster node --drain", 0)
     if not is_accepted:
