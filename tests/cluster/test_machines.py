@@ -101,7 +101,7 @@ def test_the_plug_of_a_machine_is_pulled(field):
         field.machines.kill_all(machine)
         field.wait_for_engines(2, pids(gone))  # where there is room
     jobs = sum(one[3] for one in gone)
-    some_lost(result, began, 2.0 + 5, jobs)
+    some_lost(result, began, 2.0 + 5, jobs, len(gone) == 2)
     field.start_node(machine)
     field.wait_for_nodes(3)
 
@@ -117,7 +117,7 @@ def test_a_cut_cable(field):
         finally:
             field.machines.cut(machine, False)
     jobs = sum(one[3] for one in gone)
-    some_lost(result, began, 2.0 + 5, jobs)
+    some_lost(result, began, 2.0 + 5, jobs, len(gone) == 2)
     field.wait_for_nodes(3)
     field.wait_for_engines(2)
     wait_until(lambda: not any(map(is_there, pids(gone))))
