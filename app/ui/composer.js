@@ -50,6 +50,7 @@ export class Composer {
     byId("stop").disabled = !isBusy;
     byId("attach").disabled = Boolean(call);
     arrange(byId("files"), first.draft.files.map((file) => this.chip(file)));
+    byId("context").classList.toggle("two", this.page.panes.length > 1);
     byId("files").hidden = !first.draft.files.length;
     this.count();
   }
