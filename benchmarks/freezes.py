@@ -7,7 +7,8 @@
 The browser gets each answer as quickly as it reads. Of the longest task of the page's main thread:
 milliseconds of CPU, and as the clock has it, which on a busy machine counts the work of others.
 `comes`: from the question until all is shown; `stops`: Escape in the middle;
-`leaves`: another conversation is opened; `returns`: this one again; `reloads`: the page with it.
+`leaves`: another conversation is opened; `returns`: this one again; `reloads`: the page with it,
+which takes the old document down, too; `opens`: the same page from an empty one.
 """
 
 import argparse
@@ -103,6 +104,8 @@ def run(browser, url, text):
     yield "leaves", visit.freeze(lambda: page.keyboard.press("Control+Shift+O"), False)
     yield "returns", visit.freeze(lambda: page.locator("#list .title").click())
     yield "reloads", visit.freeze(page.reload)
+    page.goto("about:blank")
+    yield "opens", visit.freeze(lambda: page.goto(url))
     visit.context.close()
     visit = Visit(browser, url, text)
     page = visit.page

@@ -2,12 +2,13 @@
 """What CPU do viewers of the page cost, answers on it, and how long is its first paint?
 
     scripts/test-page -k enter   # installs chromium and Playwright
-    .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10]
+    .venv/page/bin/python benchmarks/page.py [--seconds 30] [--visits 10] [--beside URL]
 
 The server has a backend without a model. `viewers`: CPU of its worker's process, less its CPU
-without viewers. `answers`: CPU of the worker for a token of answers that one page shows at once in
-as many conversations, beside a plain client that reads as many; in turn, twice. `first paint`: of a
-browser with an empty cache, by its Performance API.
+without viewers. `answers`: CPU of the worker for a token of the answers to ten questions that one
+page asks at once, each in its own conversation, beside a plain client that reads as many; in turn,
+twice. Five answers come at once; the page says of the others that they wait. `first paint`: of a
+browser with an empty cache, by its Performance API; with `--beside` in turn with another server's.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from tests.faults.conftest import SCRIPTED, open_request, worker_of  # noqa: E40
 from tests.live.conftest import Server  # noqa: E402
 from tests.page.conftest import launch  # noqa: E402
 
+QUESTIONS = 10
 ANSWERS = 5  # a browser opens six connections to a server, and the page needs one
 REQUEST = b"GET /ui/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PAINT = """() => new Promise((resolve) => new PerformanceObserver((list) => {
@@ -85,11 +87,12 @@ def cost(server, seconds):
 def read_by_page(server, browser, seconds):
     page = browser.new_page()
     page.goto(server.url)
-    for i in range(ANSWERS):
+    for i in range(QUESTIONS):
         page.keyboard.press("Control+Shift+O")
         page.get_by_role("textbox", name="Message").fill(f"Question {i}")
         page.keyboard.press("Enter")
-        page.get_by_role("button", name="Stop").first.wait_for()
+        page.wait_for_function("() => !document.getElementById('stop').disabled")
+    page.get_by_text(f"Waits: {ANSWERS} answers are on their way").wait_for()
     found = cost(server, seconds)
     page.close()
     return found
@@ -138,14 +141,14 @@ def compare(server, browser, seconds):
             )
 
 
-def paints(browser, url, number):
+def paint(browser, url):
     """Milliseconds until the first contentful paint."""
-    for _ in range(number):
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(url)
-        yield page.evaluate(PAINT)
-        context.close()
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(url)
+    found = page.evaluate(PAINT)
+    context.close()
+    return found
 
 
 def main():
@@ -156,6 +159,7 @@ def main():
     )
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--visits", type=int, default=10)
+    parser.add_argument("--beside", help="the address of another version's page")
     args = parser.parse_args()
     header()
     for kind in ("js", "css", "html"):
@@ -174,15 +178,19 @@ def main():
             with sync_playwright() as playwright:
                 browser = launch(playwright)
                 compare(server, browser, args.seconds)
-                found = sorted(paints(browser, server.url, args.visits))
+                urls = [server.url, *([args.beside] if args.beside else [])]
+                visits = [[paint(browser, url) for url in urls] for _ in range(args.visits)]
                 browser.close()
         finally:
             server.stop()
     loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
-    print(
-        f"first paint {statistics.median(found):.0f} ms, {found[0]:.0f} to {found[-1]:.0f},"
-        f" of {len(found)} visits; load {loads}"
-    )
+    for name, found in zip(
+        ("here", "beside"), map(sorted, zip(*visits, strict=True)), strict=False
+    ):
+        print(
+            f"first paint {name:6} {statistics.median(found):.0f} ms, {found[0]:.0f} to"
+            f" {found[-1]:.0f}, of {len(found)} visits; load {loads}"
+        )
 
 
 if __name__ == "__main__":
