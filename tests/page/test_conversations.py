@@ -1,6 +1,7 @@
 """The page's list of conversations: what the browser keeps, finds, deletes, exports and imports."""
 
 import json
+import re
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.page
 NO_DATABASE = "Object.defineProperty(window, 'indexedDB', {value: undefined})"
+NO_CHANNEL = "Object.defineProperty(window, 'BroadcastChannel', {value: undefined})"
 FULL = """IDBObjectStore.prototype.put = function () {
   throw new DOMException("The disk is full.", "QuotaExceededError");
 }"""
@@ -172,25 +174,33 @@ def test_another_tab_sees_what_this_one_keeps(talk, page):
 def test_two_tabs_that_answer_in_one_conversation_lose_nothing(talk, page):
     talk("First")
     other = page.context.new_page()
+    other.add_init_script(NO_CHANNEL)  # it hears of no write before its own, as in a race
     other.goto(page.url)
     other.get_by_role("button", name="First", exact=True).click()
     asked = {}
-    for tab, text in ((page, "Here"), (other, "There")):
-        tab.route("**/v1/chat/completions", lambda route, text=text: asked.update({text: route}))
+
+    def ask(tab, text):
+        tab.route("**/v1/chat/completions", lambda route: asked.update({text: route}))
         say(tab, text)
-        tab.wait_for_function("() => !document.getElementById('stop').disabled")
-    for tab, text in ((page, "Here"), (other, "There")):
-        wait_for(lambda tab=tab, text=text: tab.wait_for_timeout(20) or text in asked)
+        wait_for(lambda: tab.wait_for_timeout(20) or text in asked)
+
+    def answers(tab, text):
         delta = {"delta": {"content": f"{text}!"}, "finish_reason": "stop"}
         body = f"data: {json.dumps({'choices': [delta]})}\n\ndata: [DONE]\n\n"
         asked[text].fulfill(content_type="text/event-stream", body=body)
-        tab.get_by_text(f"{text}!").wait_for()
-        complete(tab)
+        tab.get_by_text(f"{text}!", exact=True).wait_for()
+
+    tabs = {"Here": page, "There": other}
+    for text, tab in tabs.items():
+        ask(tab, text)
+    for text, tab in tabs.items():
+        answers(tab, text)
     for tab in (other, page):
-        tab.get_by_text("2/2").wait_for()
+        tab.get_by_text(re.compile("[12]/2")).first.wait_for()
         text, _ = saved(tab, tab.get_by_role("button", name="Export all as JSON").click)
         [conversation] = json.loads(text)["conversations"]
         found = {message["content"] for message in conversation["messages"]}
+        reload(page)
         assert found == {"First", "Fine.", "Here", "Here!", "There", "There!"}
 
 

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.page.conftest import SIZES, answer, complete, open_list, say, text_of, titles
+from tests.page.conftest import (
+    SIZES,
+    answer,
+    complete,
+    open_list,
+    say,
+    text_of,
+    titles,
+    wait_until_begun,
+)
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.page
@@ -270,3 +279,35 @@ def test_on_a_phone_the_list_is_a_drawer_and_one_part_scrolls(visit, page):
     page.set_viewport_size({"width": 390, "height": 380})  # the keyboard has come up
     box = page.locator("#input").bounding_box()
     assert box["y"] + box["height"] < 380 and page.locator("#send").is_visible()
+
+
+def test_a_touch_screen_s_keyboard_comes_only_for_what_is_typed(serve, browser):
+    size = {"width": 390, "height": 800}
+    context = browser.new_context(viewport=size, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(serve(ScriptedBackend(says("Fine."))).url)
+    wait_until_begun(page)
+    send = page.locator("#send").bounding_box()
+    say(page, "Hi!")
+    fields = "document.activeElement.matches('input, textarea')"
+
+    def tap(name, last=False):
+        found = page.get_by_role("button", name=name, exact=True)
+        (found.last if last else found).tap()
+        page.wait_for_function(f"() => !{fields}")
+
+    complete(page)
+    page.locator("#context .used").wait_for()
+    assert page.locator("#send").bounding_box() == send  # the meter hasn't moved it
+    tap("Regenerate")
+    complete(page)
+    tap("Delete", last=True)
+    tap("Undo")
+    tap("Settings")
+    tap("Done")
+    tap("Show conversations")
+    tap("New conversation")
+    tap("Compare")
+    page.locator("#input").tap()
+    assert page.evaluate(fields)
+    context.close()
