@@ -256,7 +256,7 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
     of, known = "this server", Settings.model_fields.keys()
     if place[0] == "models" and len(place) == 3:
         if name in known:
-            return "no setting of a model: it holds for all, and belongs above the first [[models]]"
+            return "not a setting of one model: write it above the first [[models]]"
         of, known = "a model", TableModel.model_fields.keys()
     elif len(place) > 1:
         return f"no setting of {place[0]}"

@@ -136,7 +136,7 @@ class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
     _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     def given_by(self, places: Mapping[str, str]) -> Self:
-        """Notes where some settings stand, for error messages."""
+        """Records where some settings are written, for error messages."""
         self._places.update(places)
         return self
 

@@ -140,7 +140,9 @@ def describe(error: Exception) -> Described:
                 kind = kind._replace(headers={"Retry-After": _whole_seconds(error.retry_after)})
         case werkzeug.routing.WebsocketMismatch():
             kind = Kind(400, "invalid_request_error", "invalid_handshake")
-            message = "/v1/stream takes WebSocket handshakes alone, and nothing else takes them"
+            message = (
+                "/v1/stream accepts only WebSocket handshakes, and no other route accepts them"
+            )
         case werkzeug.exceptions.HTTPException(code=int(status)):
             fault = "invalid_request_error" if status < 500 else "server_error"
             headers = {k: v for k, v in error.get_headers() if k in ("Allow", "Retry-After")}
@@ -151,7 +153,7 @@ def describe(error: Exception) -> Described:
         case _:
             logger.error("unexpected, request %s", request_id(), exc_info=error)
             kind = INTERNAL
-            message = "the server failed in an unexpected way; its log says how"
+            message = "the server failed in an unexpected way; see its log"
     body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
     return kind, {"error": body}
 

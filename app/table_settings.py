@@ -253,7 +253,7 @@ class TableSettings(EngineSettings):
                 f"max_loaded: {num_first} models stay loaded, so it must be at least {least}"
             )
         if self.models_dir and not os.path.isdir(self.models_dir):
-            raise ValueError(f"models_dir: {self.models_dir!r} is no directory")
+            raise ValueError(f"models_dir: {self.models_dir!r} is not a directory")
         if CLUSTER in self.at and not self.models:
             raise ValueError('at: "cluster" needs tables [[models]]')
         for one in self.models:

@@ -228,30 +228,27 @@ class ModelConfig:
         if self.gpus and (min(self.gpus) < 0 or len(set(self.gpus)) < len(self.gpus)):
             raise ModelError("gpus must be different numbers from 0 on", "gpus")
         if self.gpus and self.device == "cpu":
-            raise ModelError("gpus is for GPUs, and the device is cpu", "gpus")
+            raise ModelError("gpus needs a GPU, but the device is cpu", "gpus")
         if bool(self.at) != (self.link == "socket"):
-            raise ModelError("at and link = socket need each other", "at")
+            raise ModelError("at needs link = socket, and link = socket needs at", "at")
         if len(set(self.at)) < len(self.at):
             raise ModelError("at must name different addresses", "at")
         if self.gpus and self.link == "thread":
-            raise ModelError("gpus needs a process of the model's own, and link is thread", "gpus")
+            raise ModelError("gpus needs the model's own process, but link is thread", "gpus")
         if self.replicas > 1 and self.link == "thread":
-            raise ModelError(
-                "replicas needs processes of their own, and link is thread", "replicas"
-            )
+            raise ModelError("replicas need their own processes, but link is thread", "replicas")
         if len(self.gpus) % self.replicas:
             raise ModelError(
-                f"{len(self.gpus)} gpus can't be shared out to {self.replicas} replicas in equal"
-                " parts",
+                f"{len(self.gpus)} gpus can't be divided equally among {self.replicas} replicas",
                 "replicas",
             )
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
             raise ModelError("cache_mode must name one or more different modes", "cache_mode")
         if self.draft_model is not None and self.ngram_draft:
-            raise ModelError("draft_model and ngram_draft exclude each other", "ngram_draft")
+            raise ModelError("draft_model and ngram_draft can't be combined", "ngram_draft")
         if self.tensor_parallel and (self.draft_model is not None or self.loras):
             raise ModelError(
-                "ExLlamaV2's tensor_parallel has no LoRAs, and is not tried with a draft model",
+                "tensor_parallel can't be combined with LoRAs or a draft model",
                 "tensor_parallel",
             )
         if len({lora.name for lora in self.loras}) < len(self.loras):

@@ -278,7 +278,7 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     if args.tokenizer is not None:
         if args.vocab_size is not None:
-            parser.error("--vocab-size is the tokenizer's, with --tokenizer")
+            parser.error("--vocab-size can't be given with --tokenizer, which sets it")
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not (args.tokenizer / name).is_file():
                 parser.error(f"{args.tokenizer} has no {name}")

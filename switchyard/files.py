@@ -54,7 +54,7 @@ def _read(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         if status.st_size > max_bytes:
             raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", os.fspath(path))
         data = file.read(status.st_size + 1)

@@ -80,9 +80,9 @@ KINDS = {
     backtrack: "reading its tokenizer.json fails: .* retry-limit-in-match over",
     think_long: "reading its chat template takes more than 10 s of computing",
     widen: "reading its tokenizer.json takes more than 1 GiB of memory",
-    pipe: "tokenizer.json is no regular file",
-    claim: "model.safetensors can't be read: it is no .safetensors file",
-    number: "a token with the id 2147483648; the highest may be",
+    pipe: "tokenizer.json is not a regular file",
+    claim: "model.safetensors can't be read: it is not a .safetensors file",
+    number: "a token with the id 2147483648; the maximum is",
 }
 
 

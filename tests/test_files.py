@@ -37,13 +37,13 @@ def pipe(tmp_path):
 def test_a_pipe_is_refused_for_settings_and_for_the_engines_key(pipe, monkeypatch):
     monkeypatch.setenv("SWITCHYARD_CONFIG", pipe)
     error = ended(read_settings)
-    assert isinstance(error, SettingsError) and "it is no regular file" in str(error)
+    assert isinstance(error, SettingsError) and "it is not a regular file" in str(error)
     error = ended(read_key, pipe)
-    assert isinstance(error, engine.ModelError) and "it is no regular file" in str(error)
+    assert isinstance(error, engine.ModelError) and "it is not a regular file" in str(error)
 
 
 def test_a_device_and_a_file_beyond_its_bound_are_refused_before_they_are_read(tmp_path):
-    assert "no regular file" in str(ended(files.read_file, "/dev/zero", 10))
+    assert "not a regular file" in str(ended(files.read_file, "/dev/zero", 10))
     large = tmp_path / "large"
     large.touch()
     os.truncate(large, 1 << 40)

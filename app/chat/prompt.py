@@ -224,12 +224,12 @@ class Prompts:
         """
         tags = self._tags
         if not self.has_thoughts:
-            message = "the model's chat template knows no thoughts between the server's tags"
+            message = "the model's chat template has no thoughts between the server's tags"
             raise engine.InvalidJob(message, "reasoning_budget")
         if text.rstrip().endswith(tags.start):
             return text
         if text.rstrip().endswith(tags.end):
-            raise engine.InvalidJob("this prompt asks for no thoughts", "reasoning_budget")
+            raise engine.InvalidJob("this prompt has no thoughts", "reasoning_budget")
         return f"{text}{tags.start}\n"
 
 

@@ -90,7 +90,7 @@ class Chat(Scored, HowToThink):
     parallel_tool_calls: bool = Field(
         True,
         description="False: the answer ends with its first call of a tool. Where the model's chat"
-        " template takes one call a message, false is the default, and the answer names it.",
+        " template takes one call per message, false is the default; the response says so.",
     )
     separate_reasoning: bool = Field(
         True, description="False: thoughts stay in the text, as the model writes them."
@@ -99,7 +99,7 @@ class Chat(Scored, HowToThink):
     reasoning_effort: Effort | None = Field(
         None,
         description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it, and the answer names it.",
+        " it; the response says so.",
     )
     thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
     add_generation_prompt: bool | None = Field(

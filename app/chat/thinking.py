@@ -12,7 +12,7 @@ class HowToThink(Parameters):
     enable_thinking: Annotated[bool | None, Called(others=("think",))] = Field(
         None,
         description="Passed on to the model's chat template, by the template's name for it. A"
-        " template without such a switch ignores it, and the answer names it.",
+        " template without such a switch ignores it; the response says so.",
     )
     reasoning_budget: Annotated[
         int | None,
@@ -29,7 +29,7 @@ class HowToThink(Parameters):
         default={},
         max_length=64,
         description="Variables for the model's chat template. A variable that it doesn't use is"
-        " refused; a switch of thinking is ignored, and the answer names it.",
+        " refused; a switch of thinking is ignored; the response says so.",
     )
 
     @property

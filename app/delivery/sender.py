@@ -151,7 +151,7 @@ class Outlet:
         elif self._waits_since is None or self._num_taken > before:
             self._waits_since = now
         elif now - self._waits_since >= self._send_timeout:
-            logger.info("a client has taken nothing for %g seconds", self._send_timeout)
+            logger.info("a client has received nothing for %g seconds", self._send_timeout)
             self._client.cut_off()
             raise ClientGone
 

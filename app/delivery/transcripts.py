@@ -79,7 +79,7 @@ class Transcripts:
                 return claim, True
         if claim.fingerprint != fingerprint:
             raise werkzeug.exceptions.UnprocessableEntity(
-                "this Idempotency-Key has come with another request: use a new key, or repeat path,"
+                "this Idempotency-Key was used with another request: use a new key, or repeat path,"
                 " body, Content-Type and Accept exactly"
             )
         return claim, False

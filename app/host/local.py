@@ -143,7 +143,7 @@ class Local:
         if self._process == os.getpid():
             return
         if self._is_closed:
-            raise engine.Dead("this application's models were closed, and not started again")
+            raise engine.Dead("this application's models were closed and not started again")
         self.start()
 
     def _wait_until_loaded(self) -> None:
@@ -152,7 +152,9 @@ class Local:
         while any(one.standing.is_loading for one in self._first()) and not self.models.is_over:
             client.check()
             if is_ending():
-                raise engine.Draining("the server ends, and its model is not loaded yet")
+                raise engine.Draining(
+                    "the server is shutting down, and its model is not loaded yet"
+                )
             self.models.wait_until_loaded(LOOK)
 
     def _first(self) -> list[engine.Engine]:

@@ -57,7 +57,7 @@ def refusal_of(answer: Incoming) -> Exception:
         return error_of(body["error"], answer.status, retry_after)
     if answer.status in (502, 503, 504):  # from a proxy that can't reach the server
         return engine.Dead(f"the models' server has answered {answer.status}", retry_after)
-    message = f"the models' server has answered {answer.status}, and not as Switchyard does"
+    message = f"the models' server has answered {answer.status}, but is not Switchyard"
     return engine.Failure(message)
 
 

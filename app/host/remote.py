@@ -61,7 +61,7 @@ class RemoteSource:
         try:
             return self._read_body(json.loads(data))
         except (ValueError, TypeError, AttributeError) as reason:
-            error = engine.Failure("the models' server streams events, and not as Switchyard does")
+            error = engine.Failure("the models' server streams events, but is not Switchyard")
             error.__cause__ = reason
             return error
 
@@ -77,7 +77,7 @@ class RemoteSource:
 
     def _end(self) -> Ending:
         if self._reason is None:
-            raise engine.Closed("the models' server has ended its answer in the midst")
+            raise engine.Closed("the models' server ended its answer early")
         counts = self._usage
         return Ending(
             self._reason, counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
@@ -114,7 +114,7 @@ class Remote:
         `timeout`, else the setting `queue_timeout`.
         """
         if self._is_closed:
-            raise engine.Dead("this application's connection was closed, and not started again")
+            raise engine.Dead("this application's connection was closed and not started again")
         wait = Wait(self._settings, body.get("timeout"))
         while True:
             answer = self._ask(body, wait)
@@ -136,5 +136,5 @@ class Remote:
         try:
             data = dumps(asked)
         except ValueError as reason:
-            raise BadRequest(f"the parameters are no JSON: {reason}", None) from None
+            raise BadRequest(f"the parameters are not JSON: {reason}", None) from None
         return self.upstream.send("POST", path, headers, data, wait.look)

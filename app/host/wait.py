@@ -64,5 +64,7 @@ class Wait:
         while (left := until - time.monotonic()) > 0:
             self._client.check()
             if is_ending():
-                raise engine.Draining("the server ends, and its request has not begun yet")
+                raise engine.Draining(
+                    "the server is shutting down, and its request has not begun yet"
+                )
             time.sleep(min(left, LOOK))

@@ -20,11 +20,11 @@ class Places:
         """Takes a place; None then, and `give_back` is due. Without a place: the reason."""
         with self._lock:
             if self._taken.total() >= self.number:
-                return f"{self.number} WebSockets are open, as many as this server takes"
+                return f"{self.number} WebSockets are open, the most that this server accepts"
             if self._taken.get(client, 0) >= self.most:
                 return (
                     f"{self.most} WebSockets are open from this address (of IPv6, its /64), or with"
-                    " this API key, as many as one may have"
+                    " this API key, the most that one client may have"
                 )
             self._taken[client] += 1
             return None

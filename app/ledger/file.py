@@ -56,7 +56,7 @@ def open_file(path: str) -> sqlite3.Connection:
         _check(connection, path)
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":  # as on some network file systems
-            raise LedgerError(f"ledger {path}: needs a local disk, SQLite says: {mode} for wal")
+            raise LedgerError(f"ledger {path}: needs a local disk; SQLite says: {mode} for wal")
         connection.execute("PRAGMA synchronous = NORMAL")
         if _version(connection) == 0:
             connection.executescript(SCHEMA)
@@ -153,7 +153,7 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
     version = _version(connection)
     if version > VERSION:
         raise LedgerError(
-            f"ledger {path} is of a newer version of Switchyard ({version}, this one knows"
+            f"ledger {path} was written by a newer version of Switchyard ({version}, this one knows"
             f" {VERSION}): run that version, or name another file"
         )
     found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

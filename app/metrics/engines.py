@@ -20,24 +20,24 @@ OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM doesn't have
 
 # By name: the help text, and the number's path in `engine.Stats`.
 COUNTERS = {
-    "vllm:prompt_tokens": ("Prompt tokens, with those that the cache had.", "totals.prompt_tokens"),
+    "vllm:prompt_tokens": ("Prompt tokens, including cached ones.", "totals.prompt_tokens"),
     "vllm:generation_tokens": ("Tokens generated.", "totals.new_tokens"),
     "vllm:prefix_cache_queries": ("Prompt tokens looked up.", "totals.prompt_tokens"),
-    "vllm:prefix_cache_hits": ("Prompt tokens that the cache had.", "totals.cached_tokens"),
-    "vllm:num_preemptions": ("Jobs parked since no page was left.", "work.preempted"),
+    "vllm:prefix_cache_hits": ("Prompt tokens found in the cache.", "totals.cached_tokens"),
+    "vllm:num_preemptions": ("Jobs parked because no page was free.", "work.preempted"),
     "vllm:spec_decode_num_drafts": ("Times that tokens were guessed.", "work.drafts"),
     "vllm:spec_decode_num_draft_tokens": ("Tokens guessed.", "totals.draft_tokens"),
     "vllm:spec_decode_num_accepted_tokens": ("Guesses that held.", "totals.accepted_tokens"),
     "switchyard_mask_seconds": ("Seconds of a core for constraints' masks.", "work.mask_seconds"),
     "switchyard_constraints_too_slow": (
-        "Jobs ended since their constraint was too slow.",
+        "Jobs ended because their constraint was too slow.",
         "totals.too_slow",
     ),
     "switchyard_jobs_put_back": (
         "Jobs put back into the queue after a failure.",
         "totals.put_back",
     ),
-    "switchyard_out_of_memory": ("Times that a GPU had no memory left.", "totals.out_of_memory"),
+    "switchyard_out_of_memory": ("Times that a GPU ran out of memory.", "totals.out_of_memory"),
 }
 REASONS = {"stop": "stopped", "length": "cut", "abort": "cancelled"}
 RECOVERIES = {
@@ -203,10 +203,10 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 def _recoveries(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     counter = functools.partial(CounterMetricFamily, labels=["model_name"])
     recoveries = CounterMetricFamily(
-        "switchyard_recoveries", "By the way that worked.", labels=["model_name", "kind"]
+        "switchyard_recoveries", "By the method that worked.", labels=["model_name", "kind"]
     )
     hangs = counter("switchyard_hangs", "Steps of the generator that did not return in time.")
-    zombies = counter("switchyard_zombies", "Jobs that were found in the generator alone.")
+    zombies = counter("switchyard_zombies", "Jobs found only in the generator.")
     for model in models:
         name, standing, stats = model.config.name, model.standing, _stats(model)
         for kind, path in RECOVERIES.items():

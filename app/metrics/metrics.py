@@ -81,7 +81,7 @@ class ServerCollector(Collector):
         lags = [output.num_behind for output in list(self._answers.streams)]
         lag = GaugeMetricFamily(
             "switchyard_stream_lag_tokens",
-            "Tokens generated and not yet written, over open streams.",
+            "Tokens generated but not yet written, over all open streams.",
             labels=["stat"],
         )
         lag.add_metric(["max"], max(lags, default=0))
@@ -121,7 +121,7 @@ def _budgets(spent: Iterable[tuple[ApiKey, int]]) -> Metric:
     """Those of MAX_KEYS keys, the ones that have spent the largest shares."""
     found = GaugeMetricFamily(
         "switchyard_budget_tokens",
-        "Budget of an API key in its present period, and what is spent of it.",
+        "Budget of an API key in its present period, and how much is spent.",
         labels=["key", "state"],
     )
     shown = heapq.nlargest(MAX_KEYS, spent, key=lambda one: one[1] / (one[0].budget_tokens or 1))

@@ -157,7 +157,7 @@ class Keyring:
             if now == before:
                 return now
             before = now
-        raise KeysError(f"keys_file {self._path} still changes after {MOST_WRITING:g} s")
+        raise KeysError(f"keys_file {self._path} is still changing after {MOST_WRITING:g} s")
 
 
 def _tell(before: KeyTable, after: KeyTable) -> None:

@@ -57,7 +57,7 @@ class ApiKey(pydantic.BaseModel):
     @classmethod
     def _is_free(cls, value: str) -> str:
         if value in RESERVED:
-            raise ValueError(f"{value!r} is a name that the server uses itself")
+            raise ValueError(f"{value!r} is a reserved name")
         return value
 
     @pydantic.field_validator("models")
@@ -65,7 +65,7 @@ class ApiKey(pydantic.BaseModel):
     def _are_names(cls, value: list[str]) -> list[str]:
         for name in value:
             if not name or "*" in name[:-1]:
-                raise ValueError(f"{name!r} must be a name, with a * at its end at the most")
+                raise ValueError(f"{name!r} must be a name, with at most one *, at its end")
         return value
 
     @pydantic.model_validator(mode="after")
@@ -158,7 +158,7 @@ def parse_keys(
     by_digest: dict[str, ApiKey] = {}
     for _, key in entries:
         if key.name in by_name:
-            raise KeysError(f"{key.name}: there are two entries of this name")
+            raise KeysError(f"{key.name}: two entries have this name")
         if key.digest in by_digest:
             raise KeysError(f"{key.name} and {by_digest[key.digest].name} have the same hash")
         if max(key.priority, key.max_priority or 0) > max_priority:

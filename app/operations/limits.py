@@ -185,7 +185,8 @@ class Quota:
 
 def reached(key: ApiKey, limit: str, seconds: float) -> LimitReached:
     return LimitReached(
-        f"the API key {key.name} is at its limit of {limit}; try again in {seconds:.3g} seconds",
+        f"the API key {key.name} has reached its limit of {limit};"
+        f" try again in {seconds:.3g} seconds",
         seconds,
     )
 
@@ -226,7 +227,7 @@ def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
         return None
     if num_jobs > key.max_tokens:
         raise BadRequest(
-            f"n: {num_jobs} choices are more than the {key.max_tokens} tokens that this API key may"
+            f"n: {num_jobs} choices exceed the {key.max_tokens} tokens that this API key may"
             " have of a request",
             "n",
         )
@@ -242,6 +243,6 @@ def priority_of(key: ApiKey, asked: int | None) -> int:
         most = key.priority
     if most is not None and asked > most:
         raise BadRequest(
-            f"priority {asked} is above the highest of this API key, {most}", "priority"
+            f"priority {asked} is above the maximum of this API key, {most}", "priority"
         )
     return asked

@@ -63,7 +63,7 @@ class Constrained(Parameters):
     )
     json_schema: Schema | None = Field(
         None,
-        description="The output is JSON that is valid by this schema, its properties in the order"
+        description="The output is JSON that matches this schema, its properties in the order"
         " in which the model writes them.",
     )
     regex: Annotated[Text | None, Called(others=("regex_pattern",))] = Field(
@@ -74,7 +74,7 @@ class Constrained(Parameters):
     choice: Choices | None = Field(None, description="The output is one of these texts.")
     grammar: Annotated[Text | None, Called(textgen="grammar_string", others=("ebnf",))] = Field(
         None,
-        description="The output is by this grammar, in GBNF (llama.cpp) or Lark (llguidance)."
+        description="The output follows this grammar, in GBNF (llama.cpp) or Lark (llguidance)."
         " A slow one is ended: `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(None, description="`json_schema`, or the text of one.")
@@ -185,7 +185,7 @@ def _json(schema: Schema | str) -> engine.Constraint:
     try:
         return engine.constraints.json_schema(json.loads(schema))
     except (ValueError, RecursionError) as reason:
-        raise engine.InvalidJob(f"the schema is no JSON: {reason}") from None
+        raise engine.InvalidJob(f"the schema is not JSON: {reason}") from None
 
 
 _KINDS = {

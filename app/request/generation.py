@@ -108,7 +108,7 @@ class Generation(Constrained, Sampled):
     stream: bool = Field(False, description="Send the text as it is generated; see Streaming.")
     stream_options: StreamOptions | None = Field(
         None,
-        description="How to stream. Ignored without `stream`, and the answer names it.",
+        description="How to stream. Ignored without `stream`; the response says so.",
     )
     return_progress: bool = Field(
         False,

@@ -17,7 +17,7 @@ from switchyard.app.request.validation import Parameters
 from switchyard.app.request.written import MAX_TOKENS
 
 MAX_BIASED = 1024  # tokens of one request
-LISTED = "Also as a string with commas between."
+LISTED = "Also as a comma-separated string."
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -153,7 +153,7 @@ class Sampled(Parameters):
         None,
         min_length=1,
         description="Prompt that the text is guided away from. Refused without `cfg_scale`, and"
-        " if longer than the context. Ignored beside a `cfg_scale` of 1, and the answer names it."
+        " if longer than the context. Ignored beside a `cfg_scale` of 1; the response says so."
         " The job takes a second place in the batch, and pages of its own for it.",
     )
 

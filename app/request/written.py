@@ -31,7 +31,7 @@ def token_ids(value: Any) -> Any:
         return value
     ids = value.split(",", MAX_TOKENS)
     if not all(map(_TOKEN.fullmatch, ids)):
-        raise ValueError("must be a list of token ids, or a string of them with commas")
+        raise ValueError("must be a list of token ids, or a comma-separated string of them")
     return list(map(int, ids))
 
 

@@ -29,7 +29,7 @@ def drain() -> flask.Response:
         raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
     terminate = services().terminate
     if terminate is None:
-        raise werkzeug.exceptions.NotImplemented("this server ends by a signal only")
+        raise werkzeug.exceptions.NotImplemented("this server can only be ended by a signal")
     audit.warning("%s: drain", author_of(flask.request))
     services().models.drain()
     terminate()

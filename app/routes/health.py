@@ -13,8 +13,8 @@ from switchyard.app.services import services
 
 REASONS: dict[engine.ModelState, str] = {
     "loading": "the model is loading",
-    "draining": "the server finishes what it has and takes nothing new",
-    "recovering": "the generator failed and is being brought back; jobs wait",
+    "draining": "the server finishes its requests and accepts no new ones",
+    "recovering": "the generator failed and is recovering; jobs wait",
     "hanging": "a step of the generator does not return",
     "stopped": "the server has shut down",
     "unloaded": "the model is not loaded",

@@ -97,6 +97,6 @@ def refuse_gpu_settings(config: ModelConfig) -> None:
     for field in fields(config):
         given = getattr(config, field.name)
         if field.name in GPU_SETTINGS and given not in (field.default, "off"):
-            raise ModelError(f"{field.name} is for GPUs, and the device is cpu", field.name)
+            raise ModelError(f"{field.name} needs a GPU, but the device is cpu", field.name)
     if config.cache_tokens == "auto":
-        raise ModelError("cache_tokens auto is for GPUs, and the device is cpu", "cache_tokens")
+        raise ModelError("cache_tokens auto needs a GPU, but the device is cpu", "cache_tokens")

@@ -209,7 +209,7 @@ def _compiled(schema: Mapping[str, Any] | bool, whitespace: str = WHITESPACE) ->
     except RecursionError:
         raise InvalidJob("the schema is nested too deeply", "constraint") from None
     except ValueError as reason:
-        raise InvalidJob(f"the schema is no JSON: {reason}", "constraint") from None
+        raise InvalidJob(f"the schema is not JSON: {reason}", "constraint") from None
 
 
 @functools.lru_cache(maxsize=16)  # a request's tools are compiled three times each

@@ -89,7 +89,7 @@ class _Reader:
         rule.text, rule.references, rule.is_defined = [""], [], True
         self._alternatives(rule, 0)
         if self._at < len(self._text) and self._text[self._at] not in "\r\n":
-            raise self._error("what is here is no part of a rule")
+            raise self._error("this is not part of a rule")
         self._skip(_LINES)
 
     def _alternatives(self, rule: _Rule, depth: int) -> None:
@@ -179,7 +179,7 @@ class _Reader:
         for one in characters:
             first, last = one[0], one[-1]
             if first > last:
-                raise self._error("the range is the wrong way round")
+                raise self._error("the range is reversed")
             parts.append(f"{_point(first)}-{_point(last)}")
         if not parts and not is_negated:
             raise self._error("the class has no characters", at)
@@ -242,7 +242,7 @@ class _Reader:
         at = self._at if at is None else at
         line = self._text.count("\n", 0, at) + 1
         column = at - self._text.rfind("\n", 0, at)
-        message = f"the grammar is no GBNF: line {line}, column {column}: {what}"
+        message = f"the grammar is not GBNF: line {line}, column {column}: {what}"
         return InvalidJob(message, "constraint")
 
 

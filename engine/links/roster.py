@@ -21,7 +21,7 @@ MakeLink = Callable[[Deliver], ProcessLink]
 
 
 class Roster:
-    """What is promised to clients is what the smallest replica can hold. A replica gets the jobs
+    """Clients are promised what the smallest replica can hold. A replica gets the jobs
     that fit into its own context and cache.
     """
 
@@ -65,7 +65,7 @@ class Roster:
         there = self.named
         came = [make(one) for one in at if one not in there]
         for one in came:
-            logger.info("the engine at %s has come", one.link.at)
+            logger.info("the engine at %s has joined", one.link.at)
             one.stats, one.before = self._gone.pop(one.link.at, (None, None))
         self._replicas += came
         self.part()

@@ -58,7 +58,7 @@ class EngineThread:
 
     `deliver` gets all events of an iteration, on the engine thread, and must not block. The last
     event is always `Stopped`, which also ends all remaining jobs. A backend may raise panics of
-    Rust libraries, which are no `Exception`s.
+    Rust libraries, which aren't `Exception`s.
     """
 
     def __init__(
@@ -297,4 +297,4 @@ class EngineThread:
             if told is None:
                 self._deliver([Recovered()])
                 return
-        raise ModelError(f"the generator can't be brought back: {told}")
+        raise ModelError(f"the generator can't be recovered: {told}")

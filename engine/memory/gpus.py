@@ -81,7 +81,7 @@ def check_gpus(config: ModelConfig) -> None:
     if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
         return
     if is_for_cpu(config.device):
-        raise ModelError("gpus is for GPUs, and NVML finds none", "gpus")
+        raise ModelError("gpus needs GPUs, but NVML finds none", "gpus")
     told = _told()
     number = len(visible())
     if not gpus():  # NVML is hidden
@@ -101,7 +101,7 @@ def shares(config: ModelConfig) -> list[tuple[int, ...]]:
     size, rest = divmod(len(numbers), config.replicas)
     if rest or not size:
         raise ModelError(
-            f"{len(numbers)} GPUs can't be shared out to {config.replicas} replicas in equal parts",
+            f"{len(numbers)} GPUs can't be divided equally among {config.replicas} replicas",
             "replicas",
         )
     return [numbers[i * size : (i + 1) * size] for i in range(config.replicas)]

@@ -35,7 +35,7 @@ def check_contents(root: Path) -> None:
         if file.suffix not in SUFFIXES:
             continue
         if file.exists() and not file.is_file():
-            raise ModelError(f"{file} is no regular file")
+            raise ModelError(f"{file} is not a regular file")
         try:
             target = file.resolve()
         except RuntimeError:  # Python 3.11's, for a loop of links

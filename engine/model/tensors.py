@@ -47,7 +47,7 @@ def read_sizes(root: Path) -> dict[str, int]:
             AttributeError,
             RecursionError,
         ) as reason:
-            raise ModelError(f"{file} can't be read: {reason}; fetch it once more, whole") from None
+            raise ModelError(f"{file} can't be read: {reason}; download it again") from None
     return sizes
 
 
@@ -56,7 +56,7 @@ def _read(file: Path) -> dict[str, int]:
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         if not 2 <= length <= LONGEST_HEADER:
-            raise ValueError("it is no .safetensors file")
+            raise ValueError("it is not a .safetensors file")
         header = json.loads(opened.read(length))
     header.pop("__metadata__", None)
     whole = 8 + length + max((one["data_offsets"][1] for one in header.values()), default=0)

@@ -40,7 +40,7 @@ def check_files(root: Path) -> None:
         raise _no_directory(root)
     if not (root / "config.json").exists() and (inside := _models_in(root)):
         raise ModelError(
-            f"{root} is no model, but has {len(inside)} inside: give one of them, such as"
+            f"{root} is not a model, but contains {len(inside)} inside: give one of them, such as"
             f" {inside[0]}"
         )
     files = sorted(root.glob("*.safetensors"))
@@ -73,7 +73,7 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
 
 
 def _no_directory(path: Path) -> ModelError:
-    """The error for a path that is no directory, with a remedy."""
+    """The error for a path that is not a directory, with a remedy."""
     if path.is_file():
         if path.suffix == ".gguf":
             return _refusal(path, FORMATS["gguf"])

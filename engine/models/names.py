@@ -20,7 +20,7 @@ def listed(names: Collection[str]) -> str:
 def check_alias(alias: str) -> None:
     """Raises ValueError for what can't be an alias."""
     if not alias or "*" in alias[:-1]:
-        raise ValueError(f"{alias!r} must be a name, with a * at its end at the most")
+        raise ValueError(f"{alias!r} must be a name, with at most one *, at its end")
 
 
 def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
@@ -28,8 +28,8 @@ def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
     for alias, name in aliases.items():
         if name not in names:
             raise ModelError(
-                f"model_aliases: {alias!r} stands for {name!r}, which is no model that is"
-                f" served; there is: {listed(names)}",
+                f"model_aliases: {alias!r} stands for {name!r}, which is not a served"
+                f" model; there is: {listed(names)}",
                 "model_aliases",
             )
 
@@ -56,7 +56,7 @@ class Names:
     def find(self, name: str | None) -> Entry:
         """Raises ModelNotFound."""
         if not self._entries:  # as `only` may leave it
-            raise ModelNotFound("this API key may use no model that is served", "model")
+            raise ModelNotFound("this API key may use none of the served models", "model")
         if name is None:
             return self._entries.get(self.default or "") or next(iter(self._entries.values()))
         entry = self._entries.get(name) or self._entries.get(self._aliased(name))

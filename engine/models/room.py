@@ -168,7 +168,9 @@ class Room:
             for name in names:
                 entry = self._entries[name]
                 if entry.yields_to is None and entry.instance.is_loaded:
-                    logger.info("model %s takes no requests until it has gone for another", name)
+                    logger.info(
+                        "model %s accepts no requests until it has been unloaded for another", name
+                    )
                     entry.yields_to = instance
 
     def _evict(self, names: Sequence[str]) -> bool:
@@ -179,7 +181,7 @@ class Room:
                 if entry.load is not None or not entry.instance.is_idle:
                     return False
                 load = entry.load = Load(name)
-            logger.info("model %s is unloaded for another's sake", name)
+            logger.info("model %s is unloaded to make room for another", name)
             self.retire(entry.instance, 0.0)
             with self._changed:
                 entry.load = None

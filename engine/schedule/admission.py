@@ -46,7 +46,7 @@ def check_number(num_jobs: int, max_jobs: int) -> None:
     """Raises InvalidJob for more jobs than the engine can ever hold."""
     if num_jobs > max_jobs:
         raise InvalidJob(
-            f"{num_jobs} choices are more than the {max_jobs} jobs which this server holds",
+            f"{num_jobs} choices exceed the {max_jobs} jobs which this server holds",
             "n",
         )
 
@@ -99,14 +99,14 @@ def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
             )
     if job.priority > config.max_priority:
         raise InvalidJob(
-            f"priority {job.priority} is above the highest of this server, {config.max_priority}",
+            f"priority {job.priority} is above the maximum of this server, {config.max_priority}",
             "priority",
         )
     for name in ("num_logprobs", "prompt_logprobs"):
         if not 0 <= (getattr(job, name) or 0) <= info.vocab_size:
             raise InvalidJob(f"{name} must be from 0 to {info.vocab_size}", name)
     if job.max_new_tokens < (job.prompt_logprobs is None):
-        raise InvalidJob("at least one new token must be asked for", "max_new_tokens")
+        raise InvalidJob("at least one new token must be requested", "max_new_tokens")
     if job.min_new_tokens > job.max_new_tokens:
         raise InvalidJob(
             f"min_tokens {job.min_new_tokens} is more than the {job.max_new_tokens} new tokens",
@@ -115,7 +115,7 @@ def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
     max_new_tokens(len(job.prompt), job.max_new_tokens, info, config)
     if job.healing is not None and (job.num_logprobs, job.prompt_logprobs) != (None, None):
         raise InvalidJob(
-            "logprobs don't work with token healing: a token of the prompt is taken back",
+            "logprobs don't work with token healing, which removes a token of the prompt",
             "healing",
         )
     if job.negative_prompt:
@@ -155,7 +155,7 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
             "negative_prompt",
         )
     if job.prompt_logprobs is not None:
-        raise InvalidJob("a prompt can't be scored beside a negative one", "negative_prompt")
+        raise InvalidJob("a prompt can't be scored together with a negative one", "negative_prompt")
 
 
 def refusal(

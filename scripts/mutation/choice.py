@@ -77,6 +77,6 @@ class Chooser:
 
 
 def _around(scope: str) -> list[tuple[str, str]]:
-    """The function or class around, at last the module (the empty name)."""
+    """The enclosing functions and classes, then the module (the empty name)."""
     parts = scope.split(".") if scope else []
     return [("around", ".".join(parts[:number])) for number in reversed(range(len(parts)))]

@@ -14,7 +14,7 @@ from switchyard.settings import CONFIG, FILE
 COMMANDS = {
     "serve": ("cli.serve", "serve", "Serve the model in MODEL_DIR, or the demo, under gunicorn."),
     "engine": ("cli.serve", "shared_engine", "Run the engine of a model for several servers."),
-    "cluster": ("cluster.commands", "cluster", "Run engines on several machines, by Ray."),
+    "cluster": ("cluster.commands", "cluster", "Run engines on several machines, with Ray."),
     "check": (
         "cli.check",
         "check",
@@ -47,7 +47,7 @@ COMMANDS = {
     "drain": (
         "cli.server",
         "drain",
-        "Make the server of this machine finish its requests, and end.",
+        "Stop this machine's server after it has finished its requests.",
     ),
 }
 

@@ -39,7 +39,7 @@ def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: 
     try:
         numbers = [int(number) for number in streams.split(",")]
     except ValueError:
-        raise click.UsageError("--streams: must be numbers with commas between them") from None
+        raise click.UsageError("--streams: must be numbers, separated by commas") from None
     if min(numbers) < 1 or tokens < 1:
         raise click.UsageError("--streams and --tokens must be above 0")
     base = url or url_of_settings()

@@ -108,7 +108,7 @@ def _of_access_log(path: str) -> Finding:
 def _of_address(bind: str) -> Finding:
     reason = address.refusal(bind)
     if reason is not None and _is_ours():
-        return Finding("address", True, f"{bind} has a Switchyard, which would have to end first")
+        return Finding("address", True, f"{bind} already has a Switchyard, which must end first")
     return Finding("address", reason is None, reason or f"{bind} is free")
 
 
@@ -171,7 +171,7 @@ def _of_ends(tokenizer: engine.Tokenizer, closing: Sequence[int]) -> Finding:
     """The tokens that end an answer."""
     ends = dict.fromkeys((*tokenizer.eos_token_ids, *closing))
     named = ", ".join(f"{tokenizer.token(i)} ({i})" for i in ends)
-    message = f"answers end with {named}" if ends else "no file names a token that ends an answer"
+    message = f"answers end with {named}" if ends else "no file names an end token"
     return Finding("ends", True, message)
 
 

@@ -22,7 +22,7 @@ from switchyard.engine.backends.exl3 import check_installed
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 
 PACKAGES = ("torch", "exllamav2", "flash-attn", "gunicorn", "flask", "tokenizers", "llguidance")
-OPTIONAL = {"flash-attn": "Needed on a GPU alone."}
+OPTIONAL = {"flash-attn": "Needed only on a GPU."}
 PROBE = """
 import json, os
 os.environ["EXLLAMA_NO_SDPA"] = "1"
@@ -84,7 +84,7 @@ def look() -> Iterator[Line]:
         yield Line(
             "GPU",
             None,
-            "none that NVIDIA's driver knows",
+            "NVIDIA's driver reports none",
             "Models run on the CPU, for development: Llama architecture, float16 or float32.",
         )
     else:
@@ -124,7 +124,7 @@ def _of_gpus(
     for gpu in found:
         told = f"{gpu.name}, {gpu.free >> 20} of {gpu.total >> 20} MiB free, driver {gpu.driver}"
         is_new = gpu.driver_major >= NEEDED_DRIVER
-        follows = "" if is_new else f"It takes a driver from {NEEDED_DRIVER} on."
+        follows = "" if is_new else f"It needs driver {NEEDED_DRIVER} or newer."
         yield Line("GPU", is_new, told, follows)
         if gpu.capability < AMPERE:
             needed = f"flash-attn needs {_dotted(AMPERE)}, and paged attention flash-attn."
@@ -146,7 +146,7 @@ def _exl3() -> Line:
     try:
         check_installed()
     except engine.ModelError as error:
-        return Line("exllamav3", None, str(error), "For EXL3 models alone.")
+        return Line("exllamav3", None, str(error), "Only for EXL3 models.")
     return Line("exllamav3", True, f"{_version('exllamav3')}, for EXL3 models")
 
 
@@ -166,7 +166,7 @@ def of_pins(pins: pathlib.Path, python: str, is_needed: bool) -> Line:
     if own and all(wheel["platform"] == this for wheel in own):
         names = ", ".join(f"{wheel['name']} {wheel['version']}" for wheel in own)
         told = f"{names} are for torch {torch[1]}, CUDA {cudas.pop()} and this Python"
-        return Line(pins.name, True, told, "" if is_needed else "Needed on a GPU alone.")
+        return Line(pins.name, True, told, "" if is_needed else "Needed only on a GPU.")
     pythons = sorted({wheel["python"] for wheel in wheels})
     told = f"for Python {', '.join(pythons)} on {wheels[0]['platform']}, this is {python} on {this}"
     cure = "They would not install here: docs/deployment.md has other ways."

@@ -60,12 +60,12 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
 @click.option("--rpm", type=int, help="Requests a minute.")
 @click.option("--tpm", type=int, help="Tokens a minute: computed prompt tokens and new tokens.")
 @click.option("--concurrency", type=int, help="Requests at once.")
-@click.option("--max-tokens", type=int, help="Most new tokens of a request.")
+@click.option("--max-tokens", type=int, help="Maximum number of new tokens of a request.")
 @click.option("--budget-tokens", type=int, help="Tokens in each --budget-period, prompts included.")
 @click.option("--budget-period", type=click.Choice(["day", "month", "total"]))
 @click.option("--priority", type=int, help="Default priority of its requests.")
-@click.option("--max-priority", type=int, help="Highest priority that its requests may ask for.")
-@click.option("--expires", help="End of its validity, such as 2027-01-01T00:00:00Z.")
+@click.option("--max-priority", type=int, help="Maximum priority of its requests.")
+@click.option("--expires", help="Expiry, such as 2027-01-01T00:00:00Z.")
 @click.option("--note", help="A note, such as the owner.")
 @click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
@@ -192,5 +192,5 @@ def _show(name: str, key: str | None, as_json: bool) -> None:
     elif key is None:
         click.echo(f"{name} has the key that was given", err=True)
     else:
-        click.echo(f"The key of {name}, which nothing can show again:", err=True)
+        click.echo(f"The key of {name}. Copy it now; it can't be shown again:", err=True)
         click.echo(key)

@@ -88,7 +88,7 @@ def edit(
             raise Failed(f"{path}: {error}") from None
         if not after.by_name:
             raise Failed(
-                f"{path}: it is the only key, and a server takes no file without any: add another"
+                f"{path}: it is the only key, and a server needs at least one: add another"
                 " first, or give it `disabled = true`"
             )
         known = {} if before is None else before.by_name

@@ -95,7 +95,7 @@ def ask(
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 def drain(url: str | None) -> None:
-    """Make the server of this machine finish its requests, and end."""
+    """Stop this machine's server after it has finished its requests."""
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")
     click.echo(f"{base} is draining")

@@ -68,7 +68,7 @@ def _with_faults(body: Body) -> Body:
 
 @click.group()
 def cluster() -> None:
-    """Run engines on several machines, by Ray."""
+    """Run engines on several machines, with Ray."""
 
 
 @cluster.command()
@@ -125,9 +125,9 @@ def apply(address: str | None, dry_run: bool) -> None:
     with _connected(address) as (settings, there):
         models = wanted(settings)
         steps = changes(models, there.there())
-        click.echo("\n".join(steps) or "the engines are as the settings say")
+        click.echo("\n".join(steps) or "the engines match the settings")
         if any(node["is_head"] and node["engines"] for node in there.nodes()):
-            click.echo("the head may have engines: they end with it")
+            click.echo("the head may have engines; they end with it")
         if dry_run:
             return
         # Also without steps: a range may have changed, by which Serve scales later.
@@ -238,7 +238,7 @@ def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None
     """
     while fault := _fault_of_head(place, variables):
         now = time.monotonic()
-        say(f"{fault}; goes on trying")
+        say(f"{fault}; trying again")
         while time.monotonic() < now + PATIENCE and _fault_of_head(place, variables):
             time.sleep(1.0)
 

@@ -147,7 +147,7 @@ class Worker(ThreadWorker):
                 return False
         except OSError as error:
             if error.errno in NO_ROOM:
-                self.log.warning("No room for a new connection, next try in a second: %s", error)
+                self.log.warning("No room for a new connection; next try in a second: %s", error)
                 self._accept_from = time.monotonic() + ACCEPT_AGAIN
                 self.set_accept_enabled(False)
             elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
@@ -332,7 +332,7 @@ class Worker(ThreadWorker):
             keep = super().handle(conn)
         except BaseException as error:  # a panic of Rust would end the main loop
             if self._request.is_answered:
-                self.log.exception("A request has failed in the midst of its answer")
+                self.log.exception("A request failed in the middle of its answer")
             else:
                 self.handle_error(None, conn.sock, conn.client, error)
             keep = False

@@ -33,7 +33,7 @@ def compose(settings: Settings) -> tuple[engine.Models, flask.Flask]:
 
 
 def has_master() -> bool:
-    """Whether gunicorn's master runs, by its variable."""
+    """Whether gunicorn's master is running, according to its environment variable."""
     return os.environ.get("SERVER_SOFTWARE", "").startswith("gunicorn/")
 
 
@@ -55,7 +55,7 @@ except (SettingsError, engine.ModelError) as error:
     sys.exit(3)  # after any other status gunicorn starts another worker
 if server.ignored_directory is not None:
     logging.getLogger("switchyard.server").warning(
-        "PROMETHEUS_MULTIPROC_DIR is ignored: one process counts"
+        "PROMETHEUS_MULTIPROC_DIR is ignored: Switchyard has one process"
     )
 # With the default of 700 objects, parsing a body of a million lists scans all of them repeatedly:
 # half a second in which no other thread runs.

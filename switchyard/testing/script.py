@@ -40,7 +40,7 @@ from switchyard.engine.stream import OnUse
 Answer = str | Exception | tuple[str, Exception]  # a text, an error, an error after a text
 
 PAGE = 256  # tokens
-NO_ANSWER = "This is a fake, and none of its answers is for this prompt."
+NO_ANSWER = "This is a fake without an answer for this prompt."
 
 
 class Script:

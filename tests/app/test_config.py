@@ -167,7 +167,7 @@ def test_what_gunicorn_can_bind_is_taken(bind):
         ("[engine]\nname = 'x'", r"engine in switchyard\.toml is no setting of this server"),
         (
             "[[models]]\nmodel = 'x'\nkeys_file = 'k'",
-            r"models\.0\.keys_file in switchyard\.toml is no setting of a model: it holds for all",
+            r"models\.0\.keys_file in switchyard\.toml is not a setting of one model",
         ),
         (
             "[[models]]\nmodel = 'x'\nidle_timout = 3",
@@ -322,14 +322,14 @@ def test_without_tables_there_is_one_model():
         ),
         (
             {"model": "/m/one", "model_aliases": {"x": "other"}},
-            "no model that is served; there is: one",
+            "not a served model; there is: one",
         ),
         ({"models": [ONE], "model": "/m/other"}, "can't be tables"),
         ({"models": [ONE], "name": "other"}, "can't be tables"),
         ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
         ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
         ({"models": [ONE, {**OTHER, "load": "demand"}], "max_loaded": 1}, "must be at least 2"),
-        ({"models_dir": "/nowhere"}, "models_dir: '/nowhere' is no directory"),
+        ({"models_dir": "/nowhere"}, "models_dir: '/nowhere' is not a directory"),
         ({"models": [{"name": "x"}]}, "models.0.model: Field required (in table 1 of [[models]])"),
         (
             {"models": [ONE, {**OTHER, "unload": 1}]},

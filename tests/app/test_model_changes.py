@@ -199,7 +199,7 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(make, model
     assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
     object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
     response = client.post("/admin/models/first", json={"draft_model": "/a/draft"})
-    assert "is no directory of models_dir" not in response.get_data(as_text=True)
+    assert "is not a directory of models_dir" not in response.get_data(as_text=True)
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_batch_size", 0), ("idle_timeout", -1)])
@@ -250,7 +250,7 @@ def test_without_models_dir_a_path_is_refused_with_no_names(make):
     client = make()
     object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
     error = error_of(client.post("/admin/models/first", json={"draft_model": "/etc"}))
-    assert error["message"].endswith("is no directory of models_dir; there is: none")
+    assert error["message"].endswith("is not a directory of models_dir; there is: none")
 
 
 def test_directories_are_listed_once_and_to_operators_alone(make):
@@ -312,7 +312,7 @@ def test_an_alias_that_no_request_could_match_is_refused(make):
             f"/admin/aliases/{alias}", json={"model": "second"}, environ_base=LOCAL
         )
         assert response.status_code == 400
-        message = f"alias: '{alias}' must be a name, with a * at its end at the most"
+        message = f"alias: '{alias}' must be a name, with at most one *, at its end"
         assert response.json["error"]["message"] == message
     assert client.models.status("second").aliases == ()
     response = client.put("/admin/aliases/g*", json={"model": "second"}, environ_base=LOCAL)

@@ -43,7 +43,7 @@ def test_ready_tells_of_a_drain_and_of_the_end(make_client):
     client.models.drain()
     response = client.get("/health/ready")
     assert response.status_code == 503 and response.json["models"] == {"scripted": "draining"}
-    assert "takes nothing new" in response.json["reasons"]["scripted"]
+    assert "accepts no new ones" in response.json["reasons"]["scripted"]
     assert client.models.close(timeout=20)
     response = client.get("/health/ready")
     assert response.status_code == 503 and response.json["models"] == {"scripted": "stopped"}

@@ -51,7 +51,7 @@ def least(url):
 
 
 # What clients of other servers send, and the field of the engine's sampling that it sets; for None
-# nothing, and the answer names it. Written from the parameter lists of Open WebUI 0.12, TabbyAPI,
+# nothing; the response says so. Written from the parameter lists of Open WebUI 0.12, TabbyAPI,
 # vLLM and SGLang, November 2026.
 SENT = {
     "repeat_penalty": (1.3, "repetition_penalty", 1.3),

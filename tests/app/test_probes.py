@@ -86,7 +86,7 @@ def test_health_has_the_words_of_llama_cpp(loading, make_client):
     ready = make_client(ScriptedBackend())
     assert ready.get("/health").json == {"status": "ok"}
     ready.models.drain()
-    assert "takes nothing new" in ready.get("/health").json["error"]["message"]
+    assert "accepts no new ones" in ready.get("/health").json["error"]["message"]
 
 
 def test_ping_has_no_body(loading):

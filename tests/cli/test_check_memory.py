@@ -121,7 +121,7 @@ def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monk
 
 def test_check_says_that_replicas_lack_gpus(check):
     status, output = check(20, DEMO_EXL2, "--set", "replicas=2")
-    assert status == 1 and "1 GPUs can't be shared out to 2 replicas" in output
+    assert status == 1 and "1 GPUs can't be divided equally among 2 replicas" in output
 
 
 def test_the_cache_of_different_replicas_is_that_of_the_smallest(monkeypatch):
@@ -152,7 +152,7 @@ def test_check_names_a_gpu_that_is_not_there(check):
             "✗ model: demo-exl2: the weights are quantized: only a CUDA device can serve them",
         ),
         ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: demo: the weights are quantized"),
-        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode is for GPUs"),
+        ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode needs a GPU"),
     ],
 )
 def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):

@@ -197,7 +197,7 @@ def test_a_draft_model_and_loras_take_their_part(switchyard, config_alone, tmp_p
     two = ("--gpu", 24, "--gpu", 24, "--context", 2048)
     assert sizes(*two, "--tensor-parallel")[0] == weights
     done = switchyard("estimate", large, "--bits", 4, *two, "--tensor-parallel", "--lora", "x")
-    assert done.exit_code == 3 and "tensor_parallel has no LoRAs" in done.output
+    assert done.exit_code == 3 and "tensor_parallel can't be combined with LoRAs" in done.output
 
 
 def test_what_a_server_without_a_gpu_takes_is_told(switchyard):

@@ -34,13 +34,13 @@ WRONG = {
         "Is it a name on Hugging Face?",
         "hf download owner/model --local-dir",
     ),
-    "directory of models": ("is no model, but has 1 inside", "give one of them, such as"),
+    "directory of models": ("is not a model, but contains 1 inside", "give one of them, such as"),
     "file": ("config.json is a file", "give the directory that has all of a model's files"),
     "nothing": ("does not exist", ""),
     "unknown architecture": ("doesn't know the architecture MambaForCausalLM", "serve a model of"),
     "no config.json": ("has no config.json", "copy it from the original's files"),
     "no tokenizer.json": ("has no tokenizer.json", "copy it from the original's files"),
-    "cut off": ("is cut off", "fetch it once more, whole"),
+    "cut off": ("is cut off", "download it again"),
     "a file missing": ("lack weights of layer 2, of 9", "is one of them missing?"),
 }
 CODE = """

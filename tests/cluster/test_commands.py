@@ -323,8 +323,8 @@ def test_a_node_goes_on_trying_and_says_so_each_half_minute(monkeypatch, capsys)
     monkeypatch.setattr(commands, "is_reachable", lambda *_: next(answers, True))
     commands._wait_for_head(types.SimpleNamespace(head="10.0.0.1"), {})
     lines = capsys.readouterr().err.splitlines()
-    first = "switchyard: the head 10.0.0.1:6379 can't be reached; goes on trying"
-    assert lines == [first, first, "switchyard: the head has another key; goes on trying"]
+    first = "switchyard: the head 10.0.0.1:6379 can't be reached; trying again"
+    assert lines == [first, first, "switchyard: the head has another key; trying again"]
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def test_apply_declares_what_changes_no_engine_at_once(call, there, monkeypatch)
     monkeypatch.setattr(commands, "changes", lambda *_: [])
     [wanted] = commands.wanted(commands.read_settings())
     there._states[:] = [{"llama": state({"RUNNING": 3}, wanted.version)}]
-    assert call("apply") == (0, "the engines are as the settings say\ndone")
+    assert call("apply") == (0, "the engines match the settings\ndone")
     assert len(there.declared) == 1
 
 

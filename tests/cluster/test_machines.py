@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 def test_apply_twice_is_as_once(field):
     before = field.engines()
     first, *_, last = field.apply().splitlines()  # between them Serve may look again
-    assert (first, last) == ("the engines are as the settings say", "done")
+    assert (first, last) == ("the engines match the settings", "done")
     assert {one[:2] for one in field.engines()} == {one[:2] for one in before}
     status = field.machines.status()
     assert [one["address"] for one in status["nodes"] if one["is_head"]] == [f"{NET}.1"]

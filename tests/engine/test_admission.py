@@ -95,7 +95,7 @@ def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
 
 def test_more_choices_than_the_engine_ever_holds_are_the_requests_own_fault(make_engine):
     model = make_engine(ScriptedBackend(), max_batch_size=2, max_pending=1)
-    with pytest.raises(engine.InvalidJob, match="4 choices are more than the 3 jobs"):
+    with pytest.raises(engine.InvalidJob, match="4 choices exceed the 3 jobs"):
         model.check_room(4)
 
 

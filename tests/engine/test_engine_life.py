@@ -73,7 +73,7 @@ def test_not_even_a_panic_ends_the_engine_in_silence(make_engine):
     stream = model.submit([job("a")])
     gate.open()
     assert isinstance(take_all(stream)[-1], Failed)
-    with pytest.raises(engine.Dead, match="can't be brought back: Panic: reload: unreachable code"):
+    with pytest.raises(engine.Dead, match="can't be recovered: Panic: reload: unreachable code"):
         model.submit([job("b")])
 
 

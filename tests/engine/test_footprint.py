@@ -97,8 +97,8 @@ def edit(directory, **changes):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "it is no .safetensors file"),
-        (b"\xff" * 100, "it is no .safetensors file"),
+        (b"", "it is not a .safetensors file"),
+        (b"\xff" * 100, "it is not a .safetensors file"),
         (b"\x10\0\0\0\0\0\0\0{", "can't be read"),
         (b'\x09\0\0\0\0\0\0\0{"a": [] }', "can't be read"),
         (b'\x09\0\0\0\0\0\0\0{"a": []}', "can't be read"),
@@ -108,9 +108,7 @@ def edit(directory, **changes):
 )
 def test_a_damaged_file_is_named(directory, content, says):
     (directory / "model.safetensors").write_bytes(content)
-    with pytest.raises(
-        engine.ModelError, match=rf"model\.safetensors .*{says}.*fetch it once more"
-    ):
+    with pytest.raises(engine.ModelError, match=rf"model\.safetensors .*{says}.*download it again"):
         read_sizes(directory)
 
 

@@ -66,7 +66,9 @@ def test_a_gpu_is_named_to_a_process_as_the_variable_has_it(monkeypatch):
 @pytest.mark.parametrize("known", [0, 1, 3])
 def test_gpus_that_replicas_can_not_share_equally_are_refused(there, known):
     there(known)
-    with pytest.raises(engine.ModelError, match=f"{known} GPUs can't be shared out to 2") as told:
+    with pytest.raises(
+        engine.ModelError, match=f"{known} GPUs can't be divided equally among 2"
+    ) as told:
         gpus.shares(ModelConfig("path", "m", "cuda", replicas=2))
     assert told.value.param == "replicas"
 
@@ -151,7 +153,7 @@ def test_gpus_that_are_there_are_taken(there, model_path):
         ("auto", (4, 1, "2"), (1,), "gpus has 1, and this process sees 1"),
         ("cuda", (4, 0, ""), (0,), "gpus has 0, and this process sees 0"),
         ("cuda", (0, 0, "0,1"), (2,), "gpus has 2, and this process sees 2"),
-        ("auto", (0,), (0,), "gpus is for GPUs, and NVML finds none"),
+        ("auto", (0,), (0,), "gpus needs GPUs, but NVML finds none"),
     ],
 )
 def test_gpus_that_are_not_there_end_the_start(there, model_path, device, found, wrong, says):

@@ -76,7 +76,7 @@ def test_so_much_is_taken_and_no_more(make, most, more, refusal):
         (constraints.grammar, START + f"b: /{'a?' * 700}/\nc: /{'a?' * 700}/", "too long"),
         (constraints.json_schema, [], "the schema must be an object"),
         (constraints.json_schema, False, "the schema must be an object"),
-        (constraints.json_schema, {"const": float("nan")}, "the schema is no JSON"),
+        (constraints.json_schema, {"const": float("nan")}, "the schema is not JSON"),
     ],
 )
 def test_what_is_wrong_is_said(make, told, refusal):

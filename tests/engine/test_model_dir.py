@@ -113,7 +113,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(directory, name, kind):
             path.mkdir()
         case "device":
             path.symlink_to("/dev/zero")
-    with pytest.raises(engine.ModelError, match=f"{name} is no regular file"):
+    with pytest.raises(engine.ModelError, match=f"{name} is not a regular file"):
         ModelDir.read(str(directory))
 
 

@@ -25,4 +25,4 @@ def test_sigterm_during_a_load_ends_it_at_once(start, tmp_path):
     thread.join(20)
     assert time.monotonic() - begin < 20  # of the 40 that requests may take, and the load's 60
     assert answers[0].status_code == 500
-    assert "the server ends" in server.output
+    assert "the server is shutting down" in server.output

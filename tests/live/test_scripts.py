@@ -31,7 +31,10 @@ def test_help_comes_before_anything_is_installed(checkout):
         ("missing", "model directory missing does not exist"),
         ("turboderp/Llama-3-exl2", "hf download turboderp/Llama-3-exl2"),
         ("model.gguf", "GGUF, llama.cpp's format"),
-        ("models", "models is no model, but has 1 inside: give one of them, such as models/demo"),
+        (
+            "models",
+            "models is not a model, but contains 1 inside: give one of them, such as models/demo",
+        ),
         ("requirements.txt", "give the directory that has all of a model's files"),
     ],
 )
@@ -66,7 +69,7 @@ def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft
     weights = model / "output.safetensors"
     size = weights.stat().st_size
     weights.write_bytes(weights.read_bytes()[:-100])
-    says.append(f"it is cut off, {size - 100} of {size} bytes; fetch it once more, whole")
+    says.append(f"it is cut off, {size - 100} of {size} bytes; download it again")
     done.append(run_script(checkout, **more))
     for each, said in zip(done, says, strict=True):
         assert each.returncode == 3 and said in each.stderr

@@ -56,7 +56,7 @@ def refusal(server, timeout=60):
     [
         (["--workers", "2"], {}, "one worker only"),
         (["--preload"], {}, "no preload"),
-        (["--worker-class", "sync", "--threads", "1"], {}, "its own worker class only"),
+        (["--worker-class", "sync", "--threads", "1"], {}, "only its own worker class"),
         ([], {"model": "/no/such/model"}, "/no/such/model does not exist"),
         ([], {"cache_tokens": 1000}, "cache_tokens must be a multiple of 256"),
         ([], {"max_pendng": 1}, "SWITCHYARD_MAX_PENDNG"),

@@ -150,7 +150,7 @@ def test_what_keeps_an_engine_from_its_place_is_said(tmp_path, model_path):
     status, told = run("127.0.0.1:7000")
     assert status == 1 and told.endswith("127.0.0.1:7000 needs a key: set engine_key_file")
     status, told = run(f"unix:{tmp_path}/e.sock", "--set", "cache_tokens=auto")
-    assert status == 3 and "model tiny: cache_tokens auto is for GPUs" in told
+    assert status == 3 and "model tiny: cache_tokens auto needs a GPU" in told
     assert not (tmp_path / "e.sock").exists()
     status, told = run(f"unix:{tmp_path}/e.sock", "--name", "another")
     assert status == 2 and "--name: must be one of tiny" in told

@@ -35,7 +35,7 @@ def test_a_pipe_changes_nothing_and_a_good_file_after_it_is_read(file, keyring, 
     clock.now += 1
     assert keyring.find(ANN) is not None
     errors = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-    assert len(errors) == 1 and "it is no regular file" in errors[0]
+    assert len(errors) == 1 and "it is not a regular file" in errors[0]
     file.path.unlink()
     file.write(entry("bob"))
     clock.now += 1

@@ -177,5 +177,5 @@ def test_a_server_over_anothers_ledger_does_not_start(start, path):
     server = start(SCRIPTED, ledger=path).wait_until_ready()
     second = start(SCRIPTED, ledger=path)
     assert second.process.wait(60) == 3
-    assert "is another server's, which runs" in second.output
+    assert "is used by another running server" in second.output
     assert server.stop() == 0

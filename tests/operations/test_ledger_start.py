@@ -108,7 +108,10 @@ def anothers_of_our_version(path):
     [
         (not_a_database, "is damaged .*put a backup in its place, or move it away"),
         (torn, "is damaged .*put a backup in its place, or move it away"),
-        (newer, r"is of a newer version of Switchyard \(2, this one knows 1\): run that version"),
+        (
+            newer,
+            r"was written by a newer version of Switchyard \(2, this one knows 1\): run",
+        ),
         (anothers, "is another program's database: name another file"),
         (anothers_of_our_version, "is another program's database: name another file"),
         (lambda path: path.mkdir(), "can't be written: .*directory"),
@@ -134,7 +137,7 @@ def test_a_second_server_does_not_take_the_firsts_requests_for_lost(ledger, path
     monkeypatch.setattr("switchyard.app.ledger.ledger.OTHERS", 0.0)
     ledger.start()
     other = Ledger(str(path), 400, False)
-    with pytest.raises(LedgerError, match="is another server's, which runs"):
+    with pytest.raises(LedgerError, match="is used by another running server"):
         other.start()
     assert other._open() is None  # and its requests go on without
     opened = [os.path.realpath(file) for file in pathlib.Path("/proc/self/fd").iterdir()]

@@ -129,7 +129,7 @@ def test_requests_a_minute(make_keyed, keys_file, clock):
     error = response.json["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert error["message"] == (
-        "the API key ann is at its limit of 2 requests a minute; try again in 30 seconds"
+        "the API key ann has reached its limit of 2 requests a minute; try again in 30 seconds"
     )
     assert response.headers["Retry-After"] == "30"
     assert response.headers["retry-after-ms"] == "30000"
@@ -188,7 +188,7 @@ def test_requests_at_once(make_keyed, keys_file, ask, gate):
     answer = ask_held(client, ask, gate, "ann")
     response = client.post(URL, json=BODY, headers=bearer("ann"))
     assert response.status_code == 429
-    assert "ann is at its limit of 1 requests at once" in response.json["error"]["message"]
+    assert "ann has reached its limit of 1 requests at once" in response.json["error"]["message"]
     assert response.headers["Retry-After"] == "1"
     gate.open()
     assert answer.get(timeout=20).status_code == 200
@@ -283,7 +283,7 @@ def test_tokens_a_minute_are_those_that_were_computed(make_keyed, keys_file, clo
     assert levels == ["50", "24"]
     response = client.post(URL, json=body, headers=bearer("ann"))
     assert response.status_code == 429
-    assert "ann is at its limit of 60 tokens a minute" in response.json["error"]["message"]
+    assert "ann has reached its limit of 60 tokens a minute" in response.json["error"]["message"]
     assert response.headers["retry-after-ms"] == "3000"  # of the prompt and an eighth of 60
     clock.now += 3.1
     assert client.post(URL, json=body, headers=bearer("ann")).status_code == 200

@@ -52,11 +52,11 @@ class OutputConfig(BaseModel):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
         None,
         description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it, and the answer names it.",
+        " it; the response says so.",
     )
 
     format: OutputFormat | None = Field(
-        None, description="The answer is JSON that is valid by the `schema` in it."
+        None, description="The answer is JSON that matches its `schema`."
     )
 
     @field_validator("format", mode="before")
@@ -131,7 +131,7 @@ class MessagesBody(HowToThink):
         max_length=MAX_TOOLS,
         fail_fast=True,
         description="Functions that the model may call. Tools of Anthropic's servers or models are"
-        " left out, and the answer names them. A tool with `defer_loading` is left out until a"
+        " left out; the response says so. A tool with `defer_loading` is left out until a"
         " `tool_reference` names it.",
     )
 
@@ -188,7 +188,7 @@ class MessagesBody(HowToThink):
             return validate(MessagesChat, values).said_as(self)
 
     def _beside(self, thinking: dict[str, Any]) -> dict[str, Any]:
-        """`thinking` with the other ways to say so. Raises BadRequest where they differ."""
+        """`thinking`, and the other ways to request it. Raises BadRequest where they differ."""
         if self.thinking is None:
             return {}
         asked, switches = self.chat_template_kwargs, thinking["chat_template_kwargs"]

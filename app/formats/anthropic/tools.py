@@ -21,7 +21,7 @@ class OwnTool(Object):
     neutral: ClassVar[Table] = {"input_examples": ANY}
 
     type: Literal["custom"] = Field(
-        "custom", description="Others are left out, and the answer names them."
+        "custom", description="Others are left out; the response says so."
     )
     name: Name = Field(description=f"{NAME} Refused if two have it.")
     description: str | None = Field(None, description="Its purpose, for the model.")
@@ -62,9 +62,7 @@ class OtherTool(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(
-        max_length=100, description="Not `custom`: left out, and the answer names it."
-    )
+    type: str = Field(max_length=100, description="Not `custom`: left out; the response says so.")
 
 
 AnthropicTool = Annotated[
@@ -92,7 +90,7 @@ class ToolChoice(BaseModel):
     disable_parallel_tool_use: bool = Field(
         False,
         description="The answer ends with its first call of a tool. Where the model's chat template"
-        " takes one call a message, true is the default, and the answer names it.",
+        " takes one call per message, true is the default; the response says so.",
     )
 
     @model_validator(mode="after")

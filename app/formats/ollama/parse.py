@@ -58,7 +58,7 @@ class OllamaBody(OllamaDefaults, Chat):
     response_format: ResponseFormat | None = Field(
         None,
         alias="format",
-        description='`"json"`: the answer is a JSON object. A JSON schema: it is valid by it.',
+        description='`"json"`: the answer is a JSON object. A JSON schema: it matches the schema.',
     )
     think: Think | None = Field(
         None,
@@ -70,10 +70,10 @@ class OllamaBody(OllamaDefaults, Chat):
         None,
         description="Seconds without a job after which the model is unloaded, or a duration such"
         " as `5m`; below 0: never; 0: after this answer. From an admin's API key it holds from now"
-        " on for all; from others it is ignored, and the answer names it.",
+        " on for all; from others it is ignored; the response says so.",
     )
     options: Options | None = Field(
-        None, description="Parameters of sampling and length, by the names that they have outside."
+        None, description="Parameters of sampling and length, by the same names as outside."
     )
 
     @field_validator("response_format", mode="before", json_schema_input_type=Form)
@@ -170,10 +170,10 @@ class GenerateRequest(OllamaBody):
     context: list[TokenId] = Field(
         default=[],
         fail_fast=True,
-        description="The `context` of an earlier answer, which this one goes on from.",
+        description="The `context` of an earlier answer, which this one continues.",
     )
     raw: bool = Field(
-        False, description="The prompt is the whole text, which the answer continues."
+        False, description="The prompt is the whole text, and the answer continues it."
     )
 
     @property
@@ -195,10 +195,10 @@ class GenerateRequest(OllamaBody):
             return
         why = "raw" if self.raw else "suffix"
         if self.raw and self.suffix is not None:
-            raise BadRequest("suffix: raw leaves no place for it", "suffix")
+            raise BadRequest("suffix: can't be given with raw", "suffix")
         for name in ("system", "context"):
             if getattr(self, name):
-                raise BadRequest(f"{name}: {why} leaves no place for it", name)
+                raise BadRequest(f"{name}: {why} can't be given with it", name)
         if self.raw and not self.prompt:
             raise BadRequest("prompt: must not be empty with raw", "prompt")
         for name in self.model_fields_set.intersection(_OF_CHATS):

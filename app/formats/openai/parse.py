@@ -88,7 +88,9 @@ class Completion(Scored):
         if self.best_of is not None and self.best_of < self.n:
             raise BadRequest(f"best_of: must not be less than n, {self.n}", "best_of")
         if self.stream and self.num_jobs > self.n:
-            raise BadRequest("best_of: which are the best is known too late to stream", "best_of")
+            raise BadRequest(
+                "best_of: can't be streamed, because the best are known only at the end", "best_of"
+            )
 
     @property
     def asked_logprobs(self) -> int | None:

@@ -50,7 +50,7 @@ class ReasoningConfig(Object):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None,
         description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it, and the answer names it.",
+        " it; the response says so.",
     )
 
 
@@ -120,7 +120,7 @@ class ResponseRequest(Generation, HowToThink):
     )
     instructions: str | None = Field(
         None,
-        description="The system prompt, before the conversation. Holds for this response alone.",
+        description="The system prompt, before the conversation. Applies only to this response.",
     )
     max_output_tokens: Annotated[Tokens | None, Called(others=("max_tokens",))] = Field(
         None,
@@ -132,7 +132,7 @@ class ResponseRequest(Generation, HowToThink):
         max_length=MAX_TOOLS,
         fail_fast=True,
         description="Functions that the model may call; a function of a `namespace` is called"
-        " `namespace__function`. Other types are left out, and the answer names them.",
+        " `namespace__function`. Other types are left out; the response says so.",
     )
     tool_choice: ToolChoice | None = Field(
         None,
@@ -155,7 +155,7 @@ class ResponseRequest(Generation, HowToThink):
         ge=0,
         le=MAX_LOGPROBS,
         description="Number of most probable tokens at each place. Ignored where `include`"
-        " doesn't ask for logprobs, and the answer names it.",
+        " doesn't ask for logprobs; the response says so.",
     )
     metadata: dict[str, str] = Field(
         default={}, max_length=MAX_METADATA, description="Repeated in the answer."

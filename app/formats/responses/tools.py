@@ -17,7 +17,7 @@ class FunctionTool(Function):
 
     type: Literal["function"]
     defer_loading: bool | None = Field(
-        None, description="True: not shown to the model, and the answer names it."
+        None, description="True: not shown to the model; the response says so."
     )
 
 
@@ -36,9 +36,7 @@ class HostedTool(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(
-        max_length=100, description="Any other type: left out, and the answer names it."
-    )
+    type: str = Field(max_length=100, description="Any other type: left out; the response says so.")
 
 
 def _kind_of_tool(value: Any) -> str:

@@ -117,7 +117,7 @@ class Exl2Backend:
     def enqueue(self, job: Job) -> None:
         if job.prompt_logprobs is not None and not self._generator.paged:
             raise InvalidJob(
-                "scoring a prompt needs flash-attn, which there isn't", "prompt_logprobs"
+                "scoring a prompt needs flash-attn, which is missing", "prompt_logprobs"
             )
         try:
             exl2_job = self._make_job(job)
@@ -146,7 +146,7 @@ class Exl2Backend:
                 self._lacks_memory = isinstance(fault, OutOfMemory)
                 raise fault from error
             self.work.retries += 1
-            logger.warning("iteration failed, trying again", exc_info=True)
+            logger.warning("iteration failed; trying again", exc_info=True)
             if isinstance(fault, OutOfMemory):
                 torch.cuda.empty_cache()  # memory may only be fragmented
             return self._lost_events()
@@ -183,7 +183,7 @@ class Exl2Backend:
 
     def reset(self) -> None:
         if self._lacks_memory and self._loaded is not None and self._loaded.shed():
-            logger.warning("memory ran out: the float16 copies of the weights are given up")
+            logger.warning("memory ran out: the float16 copies of the weights are freed")
             return self.rebuild()
         self._begin_recovery()
         self._generator.clear_queue()

@@ -22,7 +22,7 @@ NO_TOKEN = -1
 
 class Exl2Job(PagedJob):
     """Contains its errors: an exception from `iterate()` would cost all jobs their results. Errors
-    include panics of Rust libraries, which are no `Exception`s. A failed job puts a `JobBroken`
+    include panics of Rust libraries, which aren't `Exception`s. A failed job puts a `JobBroken`
     into the results.
     """
 

@@ -57,8 +57,8 @@ class Array:
         return found
 
     def rules(self, name: str) -> list[str]:
-        """Rules of the first items that may be missing. Halved: the compiler goes into rules by
-        recursion.
+        """Rules of the first items that may be missing. Halved, because the compiler is
+        recursive.
         """
         lines = []
         spans = [(self._num_fixed, len(self.first))]

@@ -107,7 +107,7 @@ class Door:
             logger.exception("a handshake failed")
             reason = error
         if self._take_place(connection):  # before its end, so that no other socket has its number
-            reason = "it had not shaken hands when others came"
+            reason = "it had not completed the handshake when others came"
         if met is None:
             logger.warning("a connection is refused: %s", reason)
             connection.close()

@@ -97,7 +97,7 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
     connection.sendall(_GREETING.pack(_MAGIC, PROTOCOL, own))
     magic, protocol, other = _GREETING.unpack(_receive(connection, _GREETING.size, until))
     if magic != _MAGIC:
-        raise Stranger("the other end is no Switchyard")
+        raise Stranger("the other end is not Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
             f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine need"

@@ -48,7 +48,7 @@ from switchyard.engine.stats import Stats
 
 logger = logging.getLogger(__name__)
 
-DRAINS = "the engine takes no more jobs: it is about to end"
+DRAINS = "the engine accepts no more jobs: it is shutting down"
 
 
 class Host:

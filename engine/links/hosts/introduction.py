@@ -46,7 +46,7 @@ def from_json(kind: type[Introduction], data: bytes) -> Introduction:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        raise Stranger("its introduction is no JSON object")
+        raise Stranger("its introduction is not a JSON object")
     known = {one.name: given[one.name] for one in fields(kind) if one.name in given}
     types = {one.name: one.type for one in fields(kind)}
     if wrong := [name for name, value in known.items() if type(value) is not types[name]]:
@@ -54,4 +54,4 @@ def from_json(kind: type[Introduction], data: bytes) -> Introduction:
     try:
         return kind(**known)
     except TypeError:  # a field is missing
-        raise Stranger("its introduction is not whole") from None
+        raise Stranger("its introduction is incomplete") from None

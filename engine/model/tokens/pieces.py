@@ -24,7 +24,7 @@ def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
     highest = max([*vocabulary.values(), *added], default=-1)
     if highest > MAX_ID:
         raise ModelError(
-            f"tokenizer.json has a token with the id {highest}; the highest may be {MAX_ID}"
+            f"tokenizer.json has a token with the id {highest}; the maximum is {MAX_ID}"
         )
     pieces = [b""] * (highest + 1)
     if "ByteLevel" in kinds:

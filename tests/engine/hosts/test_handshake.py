@@ -117,7 +117,7 @@ def test_another_service_is_no_switchyard():
     here, there = socket.socketpair()
     with here, there:
         there.sendall(handshake._GREETING.pack(b"another", handshake.PROTOCOL, bytes(32)))
-        with pytest.raises(Stranger, match="no Switchyard"):
+        with pytest.raises(Stranger, match="not Switchyard"):
             meet_as_engine(here, KEY)
 
 
@@ -127,7 +127,7 @@ def test_another_service_is_no_switchyard():
         (b"", "no JSON"),
         (b"\x80\x05N.", "no JSON"),
         (b"[" * 4096, "no JSON"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b"{}", "not whole"),
         (b'{"pid": 1}', "not whole"),
         (b'{"pid": true, "fingerprint": "fp_1"}', "another type of pid"),

@@ -193,7 +193,7 @@ def test_an_engine_that_drains_ends_what_it_has_and_gets_nothing_new(house):
     closing.start()
     with model._changed:
         assert model._changed.wait_for(lambda: model.state == "recovering", 20)
-    assert "takes no more jobs" in str(model.error)
+    assert "accepts no more jobs" in str(model.error)
     third = model.submit([job("third")])
     gate.open()
     for stream in (first, second):

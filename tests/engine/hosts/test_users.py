@@ -84,7 +84,7 @@ def public():
 
 
 def says(key):
-    return "another key|no Switchyard" if key else f"a process of user {USER} is at the other end"
+    return "another key|not Switchyard" if key else f"a process of user {USER} is at the other end"
 
 
 @pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "a key"])

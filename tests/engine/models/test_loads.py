@@ -284,7 +284,7 @@ def test_a_busy_model_makes_room_where_another_has_waited_for_long(served, caplo
     table.now += 1.0
     later.join(20)  # in the place of the one that is idle
     assert again[0] is not None and models.status("b").state == "unloaded"
-    assert caplog.text.count("takes no requests until it has gone") == 1
+    assert caplog.text.count("accepts no requests until it has been unloaded") == 1
 
 
 def test_a_model_lost_at_the_end_of_its_load_comes_back(served, monkeypatch):
@@ -383,7 +383,7 @@ def test_what_two_wait_for_is_kept_for_the_first(served, caplog):
     looks = table.look.num_looks
     wait_for(lambda: table.look.num_looks > looks + 4)
     assert held.yields_to is owner
-    assert caplog.text.count("takes no requests until it has gone") == 1
+    assert caplog.text.count("accepts no requests until it has been unloaded") == 1
     models.unload("c")
     with pytest.raises(engine.EngineError):
         second.wait(20)

@@ -214,7 +214,7 @@ def test_gpus_are_shared_out_in_equal_runs(monkeypatch):
     assert gpus.shares(config(replicas=2)) == [(0, 1), (2, 3)]
     assert gpus.shares(config(replicas=2, gpus=(3, 1))) == [(3,), (1,)]
     assert gpus.shares(ModelConfig("", "model", device="cpu", replicas=2)) == [(), ()]
-    with pytest.raises(ModelError, match="4 GPUs can't be shared out to 3 replicas"):
+    with pytest.raises(ModelError, match="4 GPUs can't be divided equally among 3 replicas"):
         gpus.shares(config(replicas=3))
 
 

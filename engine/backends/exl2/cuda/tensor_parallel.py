@@ -56,8 +56,8 @@ def load(
 def _too_small(shares: Sequence[float]) -> ModelError:
     sizes = " + ".join(f"{share:.1f}" for share in shares)
     return ModelError(
-        f"tensor_parallel: of {sizes} GiB a GPU gets too little of this model: let gpu_split give"
-        " it more, or nothing; a small model needs no second GPU",
+        f"tensor_parallel: of {sizes} GiB a GPU gets too small a part of this model: give it more"
+        " in gpu_split, or 0; a small model needs only one GPU",
         "gpu_split",
     )
 

@@ -153,7 +153,7 @@ class PagedJob(PromptJob):
         is_returning = self.num_parked > 0 and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:
             self._num_retries += 1
-            logger.warning("%s: a pass has failed, trying again", self.identifier, exc_info=error)
+            logger.warning("%s: a pass has failed; trying again", self.identifier, exc_info=error)
         else:
             super().fail(error, results)
 

@@ -14,7 +14,7 @@ SLAB = 2**24  # codes that are laid out at once: a byte each, and a few times th
 
 
 class Unsuitable(ValueError):
-    """A matrix that the kernels can't have."""
+    """A matrix that the kernels can't handle."""
 
 
 class CodeBits(NamedTuple):
