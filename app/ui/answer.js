@@ -3,8 +3,8 @@
 import { Refusal } from "./api.js";
 import { strings } from "./strings.js";
 
-const FLUSH = 40; // milliseconds between two times that text is shown
-const MOST = 8192; // characters that are shown at once: more would keep the page from what its visitor does
+const FLUSH = 40; // milliseconds between updates of the shown text
+const MOST = 8192; // characters that are shown at once: more would block the page for its visitor
 
 export class Answer {
   // The message may have content already, which the answer continues.
@@ -17,7 +17,7 @@ export class Answer {
     this.timer = 0;
   }
 
-  // Resolves once no more than MOST characters wait to be shown, so that a quick server is read no quicker.
+  // Resolves once at most MOST characters wait to be shown, so that a fast server is read no faster.
   async add(body) {
     this.take(body);
     this.timer ||= setTimeout(() => this.flush(), FLUSH);
@@ -76,7 +76,7 @@ export class Answer {
 
   next(kind, most) {
     const whole = this.waiting[kind];
-    const text = whole.slice(0, most - /[\ud800-\udbff]/.test(whole[most - 1] ?? "")); // no half of a character
+    const text = whole.slice(0, most - /[\ud800-\udbff]/.test(whole[most - 1] ?? "")); // not half a character
     this.waiting[kind] = this.waiting[kind].slice(text.length);
     return text;
   }
@@ -100,7 +100,7 @@ export class Answer {
   }
 }
 
-// The figures of an answer, in words.
+// The figures of an answer as text.
 export function note(figures) {
   const { tokens, rate, first, prompt, cached, isCut, isStopped, isEdited } = figures;
   const said = [];

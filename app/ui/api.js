@@ -57,7 +57,7 @@ export async function* events(response, told = {}) {
       const lines = value.split("\n");
       for (let i = 0; i < lines.length; i++) {
         parts.push(lines[i]);
-        if (i === lines.length - 1) break; // goes on in the next piece
+        if (i === lines.length - 1) break; // continues in the next piece
         const line = parts.splice(0).join("");
         if (line.startsWith("retry: ")) told.retry = Number(line.slice(7));
         if (line === "data: [DONE]") return;

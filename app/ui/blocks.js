@@ -5,7 +5,7 @@ import { Code } from "./code.js";
 import { Text, make } from "./leaves.js";
 import { Line } from "./line.js";
 
-const MAX_GROUP = 64; // blocks of the document; further ones are laid out in groups of so many
+const MAX_GROUP = 64; // blocks of the document; further ones are laid out in groups of this size
 const MAX_DEPTH = 40; // open blocks; marks of deeper ones stay text
 export const MAX_FENCE = 1000; // characters of a line that begins fenced code
 const HEADING = /(#{1,6})(?:[ \t]+|$)/y;
@@ -16,12 +16,12 @@ const UNDERLINE = /(=+|-+)[ \t]*$/y;
 const MARKER = /([*+-])|(\d{1,9})([.)])/y;
 
 const CODE = new Set(["fenced", "indented"]);
-const PROSE = new Set(["text", "table"]); // which indented lines go on with
+const PROSE = new Set(["text", "table"]); // which indented lines continue
 
 // Open blocks are { kind, node, leaf, end, last, ... }: `leaf` takes text, `end` is the number of the last line
 // that belongs to it, and `last` its last child.
 
-/** Whether a line goes on with an open block. Reads the block's marks. "end": the line ends it. */
+/** Whether a line continues an open block. Reads the block's marks. "end": the line ends it. */
 const goesOn = {
   quote: (line) => {
     if (line.indent > 3 || line.text[line.next] !== ">") return false;
@@ -57,7 +57,7 @@ export class Blocks {
     this.number = 0; // of the line
     this.blocks = 0; // of the document
     this.last = container; // the last group of them
-    this.matched = 0; // open blocks that the line goes on with
+    this.matched = 0; // open blocks that the line continues
     this.marked = 0; // the innermost that has a mark in this line
   }
 
@@ -96,12 +96,12 @@ export class Blocks {
     else if (kind !== "text") leaf?.endLine();
   }
 
-  /** Show what has come. */
+  /** Show what has arrived. */
   show() {
     this.tip.leaf?.show();
   }
 
-  /** Nothing comes any more. */
+  /** The text has ended. */
   end() {
     this.close(1);
   }
@@ -163,7 +163,7 @@ export class Blocks {
     this.matched = this.open.length;
   }
 
-  /** What the next block of the document belongs in. */
+  /** The element for the next block of the document. */
   group() {
     if (this.blocks++ && this.blocks % MAX_GROUP === 1) {
       this.last = make("div", { className: "group" });
@@ -172,7 +172,7 @@ export class Blocks {
     return this.last;
   }
 
-  /** The paragraph that the line goes on with, if it does. */
+  /** The paragraph that the line continues, if any. */
   get paragraph() {
     return this.matched === this.open.length && this.tip.kind === "text" ? this.tip.leaf : null;
   }

@@ -1,11 +1,11 @@
-// Blocks of code, fenced or indented, with a copy button. What has come is laid out once.
+// Blocks of code, fenced or indented, with a copy button. Text that has arrived is laid out once.
 
 import { Highlighter } from "./highlight.js";
 import { make } from "./leaves.js";
 import { unescape } from "./links.js";
 import { strings } from "./strings.js";
 
-const MAX_LINES = 64; // of a part, which a browser lays out apart from the others
+const MAX_LINES = 64; // of a part, which a browser lays out separately
 const MAX_PART = 8192; // characters of one
 
 /** Copy the text of an element; without a secure context only a selection can be copied. */
@@ -35,13 +35,13 @@ export class Code {
     if (!fence?.formula) this.node.append(bar(this.code, language));
     this.node.append(make("pre", { tabIndex: 0 }, this.code));
     this.highlighter = new Highlighter(language);
-    this.blanks = []; // lines of indented code, which count only if another comes
-    this.open = false; // whether a line is, that counts
+    this.blanks = []; // lines of indented code, which count only if another line follows
+    this.open = false; // whether a line that counts is open
     this.broken = false; // whether it has several parts
     this.begin();
   }
 
-  /** Begin a part, which a browser lays out apart from the others. */
+  /** Begin a part, which a browser lays out separately. */
   begin() {
     this.part = make("span", { className: "lines" });
     this.lines = this.length = 0;

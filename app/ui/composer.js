@@ -7,7 +7,7 @@ import { strings } from "./strings.js";
 import { shown } from "./tree.js";
 
 const MAX_FILE = 4; // MB
-const LONGEST = 32; // characters a token of the context; more don't fit, and to count them would freeze the page
+const LONGEST = 32; // characters a token of the context; more don't fit, and counting them would freeze the page
 const QUIET = 600; // milliseconds without a change, after which tokens are counted
 
 export class Composer {
@@ -35,7 +35,7 @@ export class Composer {
     this.send();
   }
 
-  // Show the draft of the conversation that is open, and what can be done.
+  // Show the draft of the open conversation, and enable its buttons.
   show() {
     const [first] = this.page.panes;
     if (this.field.value !== first.draft.text) this.field.value = first.draft.text;
@@ -86,7 +86,7 @@ export class Composer {
       const response = await post("v1/internal/token-count", { text: file.text });
       file.tokens = (await response.json()).length;
     } catch {
-      return; // the chip stays without a number, and sending says what is wrong
+      return; // the chip stays without a number, and sending reports the error
     }
     if (this.page.panes[0] === pane) this.show();
   }
@@ -120,7 +120,7 @@ export class Composer {
 
   async measure() {
     const { panes } = this.page;
-    // A count would take the place of an answer, or wait for one.
+    // A count would take an answer's connection, or wait for one.
     if (document.hidden || places.isFull || panes.some((pane) => pane.isBusy || pane.open.length)) return;
     this.counting = new AbortController();
     const { signal } = this.counting;
@@ -129,7 +129,7 @@ export class Composer {
       const meters = await Promise.all(panes.map((pane) => this.used(pane, text, files, signal)));
       if (!signal.aborted) byId("context").replaceChildren(...meters);
     } catch {
-      if (!signal.aborted) byId("context").replaceChildren(); // sending says what is wrong
+      if (!signal.aborted) byId("context").replaceChildren(); // sending reports the error
     }
   }
 

@@ -1,4 +1,4 @@
-// One conversation: its messages, the answer that is on its way, and its column of the page.
+// One conversation: its messages, the answer being received, and its column of the page.
 
 import { Answer, note } from "./answer.js";
 import { Refusal, events, places, post } from "./api.js";
@@ -8,7 +8,7 @@ import { answerBody, summary } from "./request.js";
 import { strings } from "./strings.js";
 import { add, branch, openCalls, path, remove, shown, titleOf } from "./tree.js";
 
-const SAVE = 3000; // milliseconds between two times that half an answer is kept
+const SAVE = 3000; // milliseconds between two saves of an unfinished answer
 
 export class Conversation {
   constructor(data, page) {
@@ -32,7 +32,7 @@ export class Conversation {
     return this.abort !== null;
   }
 
-  // Calls of tools whose results are still to be told.
+  // Calls of tools that still lack results.
   get open() {
     return openCalls(shown(this.data));
   }
@@ -70,14 +70,14 @@ export class Conversation {
     });
   }
 
-  // Show all messages anew, as after a change of settings.
+  // Show all messages again, as after a change of settings.
   refresh() {
     if (this.isBusy) return;
     this.clear();
     this.render();
   }
 
-  // Free the elements of a column that nobody sees.
+  // Free the elements of a hidden column.
   leave() {
     if (this.isBusy) return;
     this.clear();
@@ -110,7 +110,7 @@ export class Conversation {
     if (!this.open.length) this.answer(id);
   }
 
-  // An answer to a message, beside others that it may have.
+  // An answer to a message, as a further alternative.
   answer(parent) {
     if (this.isBusy) return;
     this.run(add(this.data, parent, { role: "assistant", content: "" }), () => this.answer(parent));

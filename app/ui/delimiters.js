@@ -88,7 +88,7 @@ export class Delimiters {
     return (thirds[0] + thirds[1]) % 3 !== 0 || (thirds[0] === 0 && thirds[1] === 0);
   }
 
-  /** Make what is between two runs emphasis; returns the run to go on with. */
+  /** Make what is between two runs emphasis; returns the run to continue with. */
   wrap(opener, closer) {
     while (closer.previous !== opener) this.drop(closer.previous);
     const struck = opener.mark === "~";

@@ -75,7 +75,7 @@ export function notify(text, { undo = null, span = undo ? UNDO : 0 } = {}) {
   byId("notices").append(box);
 }
 
-// Tell those who can't see the page.
+// Announce it to screen readers.
 export function announce(text) {
   const log = byId("told");
   log.append(make("p", { textContent: text.slice(0, 2000) }));
@@ -94,7 +94,7 @@ export const kept = {
     try {
       window[storage].setItem(name, JSON.stringify(value));
     } catch {
-      // No room, or forbidden: the page works, but forgets this at its end.
+      // No room, or forbidden: the page works, but forgets this when it closes.
     }
   },
 };

@@ -3,7 +3,7 @@
 import { language } from "./languages.js";
 
 const MAX_LINE = 2000; // characters; a longer line stays plain
-const MAX_CODE = 100_000; // characters of a block; what comes behind them stays plain
+const MAX_CODE = 100_000; // characters of a block; the rest stays plain
 const NUMBER = "\\b(?:0[xob][\\da-f_]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\w*";
 const WORD = "[\\p{L}_$][\\p{L}\\p{N}_$]*";
 
@@ -39,7 +39,7 @@ export class Highlighter {
     if (found && !compiled.has(found)) compiled.set(found, compile(found));
     this.language = compiled.get(found);
     this.left = found ? MAX_CODE : 0;
-    this.open = null; // what earlier lines have begun and not ended: { kind, end }
+    this.open = null; // what earlier lines began and did not end: { kind, end }
   }
 
   get active() {
@@ -90,7 +90,7 @@ export class Highlighter {
     return Object.keys(groups).find((name) => groups[name]);
   }
 
-  /** Where in a line ends what is open: behind its mark, if no backslash is before that. */
+  /** The end, in a line, of what is open: after its mark, unless a backslash precedes that. */
   close(line, from) {
     const { end } = this.open;
     let at = line.indexOf(end, from);

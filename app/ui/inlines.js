@@ -9,7 +9,7 @@ const SPECIAL = /[\n\\`*_~[\]!<&$]|https?:\/\/|www\./gi;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 const ENTITY = /&(#x[\da-f]{1,6}|#\d{1,7}|[a-z]{2,6});/iy;
 const ANGLE = /<(?:([a-z][a-z\d+.-]{1,31}:[^\s<>]*)|([\w.!#$%&'*+/=?^`{|}~-]+@[a-z\d.-]+))>/iy;
-const BREAK = /<br ?\/?>/iy; // the one element that models write for want of another way, in tables
+const BREAK = /<br ?\/?>/iy; // the one element that models need, in tables
 const DOLLARS = /\$\$(?:[^$\\]|\\[^])+\$\$|\$(?!\s)(?:[^$\\]|\\[^])+(?<!\s)\$(?!\d)/y;
 const FORMULAS = { "(": "\\)", "[": "\\]" };
 
@@ -78,7 +78,7 @@ class List {
     return node;
   }
 
-  /** Put what is between two nodes into a new one; without `end`, all behind the first. */
+  /** Put what is between two nodes into a new one; without `end`, all after the first. */
   enclose(begin, end, node) {
     const last = end ? end.previous : this.last;
     if (last !== begin) {
@@ -99,7 +99,7 @@ class Parser {
     this.delimiters = new Delimiters(this.list);
     this.brackets = null; // the last [ or ![ that is open
     this.ticks = null; // places of runs of backticks, by length
-    this.missing = new Set(); // ends of formulas that don't come any more
+    this.missing = new Set(); // ends of formulas that no longer occur
   }
 
   parse() {
@@ -116,13 +116,13 @@ class Parser {
     return this.list.first;
   }
 
-  /** Go on at `end`, with a node for what was before it. */
+  /** Continue at `end`, with a node for the text before it. */
   push(end, node) {
     this.at = end;
     return this.list.push(node);
   }
 
-  /** Returns whether the mark has a meaning here; else it stands for itself. */
+  /** Returns whether the mark has a meaning here; else it is plain text. */
   special(mark) {
     const { text, at } = this;
     switch (mark) {

@@ -1,11 +1,11 @@
-// Blocks of text: paragraphs, headings, tables. They take lines in pieces, and show what has come in bounded
+// Blocks of text: paragraphs, headings, tables. They take lines in pieces, and show what has arrived in bounded
 // time: a long text is shown in parts, each parsed for itself and only once when it is complete.
 
 import { inlines } from "./inlines.js";
 
 const PART = 4096; // characters; a part ends with the next sentence, or after as many again
-const MAX_PARTS = 64; // with markup; further ones stand as written, as elements by the 100,000 make a browser pause
-const LITTLE = 1 / 128; // of a part; so much more of it is shown before it is parsed again
+const MAX_PARTS = 64; // with markup; further ones stay as written, because 100,000 elements make a browser pause
+const LITTLE = 1 / 128; // of a part; this much more of it is shown before it is parsed again
 const MAX_COLUMNS = 100;
 const MAX_CELLS = 400; // of a table's body; a long table has several, which are laid out one by one
 const MAX_EMPTY = 10_000; // cells of a table that its rows may leave out
@@ -40,7 +40,7 @@ export class Text {
     this.part = this.node; // the element that shows it
     this.parts = 0; // complete ones
     this.parsed = 0; // characters of the open part
-    this.shown = 0; // likewise, some of them as they stand
+    this.shown = 0; // likewise, some of them unparsed
   }
 
   get empty() {
@@ -73,7 +73,7 @@ export class Text {
     this.shown = length;
   }
 
-  /** No more comes. */
+  /** The text has ended. */
   close() {
     if (this.parsed !== this.text.length) this.fill(this.text);
     this.parsed = this.text.length;
@@ -99,7 +99,7 @@ export class Text {
     return !end || " \t".includes(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
   }
 
-  /** Become a heading, as a line of = or - below says. */
+  /** Become a heading, because a line of = or - follows. */
   underline(name) {
     const heading = make(name, {}, ...this.node.childNodes);
     this.node.replaceWith(heading);
@@ -150,7 +150,7 @@ export class Table {
     this.rows = 0;
     this.fill("th", head);
     this.text = ""; // of the row
-    this.fresh = ""; // what of it is not shown
+    this.fresh = ""; // the part of it that is not shown
   }
 
   line(text) {
@@ -162,7 +162,7 @@ export class Table {
     this.more(text);
   }
 
-  /** Lay its bodies out by the same widths, as none knows the others' cells. */
+  /** Give its bodies the same widths, because each is laid out separately. */
   lengthen() {
     this.table.classList.add("long");
     this.table.style.setProperty("--columns", this.aligned.length);
@@ -178,7 +178,7 @@ export class Table {
     this.text = this.fresh = "";
   }
 
-  /** A row, parsed as long as it is short; then as it stands until it is complete. */
+  /** A row, parsed as long as it is short; then unparsed until it is complete. */
   show() {
     if (!this.fresh) return;
     if (this.text.length <= PART) this.fill("td", this.text);

@@ -1,4 +1,4 @@
-// Reading a line of Markdown: spaces, tabs and marks at its begin.
+// Reading a line of Markdown: spaces, tabs and marks at its beginningning.
 
 /** A line, and how far it is read; `column` counts a tab as up to four. */
 export class Line {
@@ -10,7 +10,7 @@ export class Line {
     this.look();
   }
 
-  /** Find what comes next but spaces: `next`, its place, and `indent`, the columns up to it. */
+  /** Find the next character that isn't a space: `next`, its place, and `indent`, the columns before it. */
   look() {
     let { at, column } = this;
     for (; this.text[at] === " " || this.text[at] === "\t"; at++) {
@@ -32,7 +32,7 @@ export class Line {
     this.look();
   }
 
-  /** Read up to a place behind the spaces. */
+  /** Read up to a place after the spaces. */
   read(end) {
     this.spaces(this.indent);
     this.column += end - this.at;

@@ -33,11 +33,11 @@ export function safe(destination) {
     const href = encoded.replace(/^(https?:\/\/)%5B([\da-f:.]+)%5D/i, "$1[$2]"); // an IPv6 address
     return SCHEMES.has(new URL(href, document.baseURI).protocol) ? href : null;
   } catch {
-    return null; // no URL
+    return null; // not a URL
   }
 }
 
-/** What stands in a link's parentheses, which begin at a place: { href, title, end }, or null. */
+/** The content of a link's parentheses, which begin at a place: { href, title, end }, or null. */
 export function parentheses(text, at) {
   if (text[at] !== "(") return null;
   const found = destination(text, blanks(text, at + 1));
@@ -51,7 +51,7 @@ export function parentheses(text, at) {
   return { href: unescape(found.href), title, end: end + 1 };
 }
 
-/** Where the spaces at a place end, with at most one end of a line among them. */
+/** Where the spaces at a place end; they may include one end of a line. */
 function blanks(text, at) {
   BLANKS.lastIndex = at;
   BLANKS.test(text);

@@ -1,4 +1,4 @@
-// The page: what is open, the keys, and how its parts meet.
+// The page: what is open, the keys, and how its parts work together.
 
 import { access, ask } from "./api.js";
 import { Composer } from "./composer.js";
@@ -32,7 +32,7 @@ class Page {
     this.server.watch();
     if (!isTouch()) this.focus();
     await this.store.load();
-    if (this.panes.length) return this.sidebar.show(); // one was begun meanwhile
+    if (this.panes.length) return this.sidebar.show(); // one was started meanwhile
     const open = kept.read("open", []).map((id) => this.store.all.get(id)).filter(Boolean);
     const conversations = open.length ? open : [newConversation()];
     this.conversation(conversations[0]).draft.text = this.composer.field.value; // typed meanwhile
@@ -157,7 +157,7 @@ class Page {
 
   // The window
 
-  // To the end of the column, and then with it as it grows, until someone scrolls back.
+  // Scroll to the end of the column, and follow it as it grows, until someone scrolls back.
   toEnd() {
     this.follows = true;
     this.scroller.scrollTop = this.scroller.scrollHeight;
@@ -208,7 +208,7 @@ class Page {
       this.presets = body.presets ?? [];
       this.composer.count();
     } catch {
-      this.names = null; // with the next frame again
+      this.names = null; // again with the next frame
     }
   }
 

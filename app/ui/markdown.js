@@ -1,4 +1,4 @@
-// Markdown as DOM, rendered as it comes. Text becomes text nodes, never markup.
+// Markdown as DOM, rendered as it arrives. Text becomes text nodes, never markup.
 
 import { Blocks, MAX_FENCE } from "./blocks.js";
 
@@ -11,7 +11,7 @@ export class Markdown {
   /** Renders into a container, which is an element or a fragment. */
   constructor(container) {
     this.blocks = new Blocks(container);
-    this.held = ""; // of a line that is not begun
+    this.held = ""; // of a line that has not begun
     this.begun = false;
     this.returned = false; // whether the last piece has ended with \r
   }
@@ -22,7 +22,7 @@ export class Markdown {
     this.show();
   }
 
-  /** Append a piece of the text. Takes time by the piece's length, not by that of the text before. */
+  /** Append a piece of the text. Takes time linear in the piece, whatever the text before. */
   take(piece) {
     if (!piece) return;
     const text = this.returned && piece[0] === "\n" ? piece.slice(1) : piece;

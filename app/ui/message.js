@@ -15,7 +15,7 @@ export class MessageView {
     this.arguments = [];
     this.text = this.thoughts = this.editor = null;
     this.buttons = new Map(); // by their text
-    this.isOpen = false; // whether more comes
+    this.isOpen = false; // whether more text follows
     this.body = make("div", { className: "body" });
     this.note = make("p", { className: "note", hidden: true });
     this.tools = make("div", { className: "tools" });
@@ -24,7 +24,7 @@ export class MessageView {
     this.show();
   }
 
-  // Show the message anew.
+  // Show the message again.
   show() {
     const { message } = this;
     this.drop();
@@ -46,7 +46,7 @@ export class MessageView {
     this.showNote();
   }
 
-  // The text goes on
+  // The text continues
 
   thinks(text) {
     if (!this.thoughts) {

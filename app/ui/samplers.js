@@ -41,7 +41,7 @@ export function describe(property) {
   return { ...described, type, minimum, maximum };
 }
 
-// The value of what was typed; undefined where the server's own holds. Raises Error, which says why not.
+// The value of what was typed; undefined for the server's own value. Raises Error with the reason.
 export function read(described, text, hasPreset = false) {
   if (!text.trim()) return undefined;
   const value = parse(described, text);

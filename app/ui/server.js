@@ -1,4 +1,4 @@
-// The state of the server: a folded line, and what stands behind it.
+// The state of the server: a folded line, and its details.
 
 import { ask, events } from "./api.js";
 import { byId, button, make } from "./dom.js";
@@ -32,7 +32,7 @@ export class Server {
     }
   }
 
-  // Seconds until the next, once one has ended. A server that can't go on says when to come again.
+  // Seconds until the next, once one has ended. A server that can't continue says when to ask again.
   async follow(abort) {
     const told = { retry: 1000 };
     const own = new AbortController();
@@ -61,7 +61,7 @@ export class Server {
     if (isKey) byId("trouble").append(button(strings.enterKey, () => byId("preferences").showModal()));
     byId("trouble").hidden = false;
     byId("brief").textContent = isKey ? strings.keyNeeded : strings.notConnected;
-    if (isKey) abort.abort(); // another key begins anew: wrong ones are counted
+    if (isKey) abort.abort(); // another key starts again: wrong ones are counted
     return wait;
   }
 

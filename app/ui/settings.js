@@ -88,7 +88,7 @@ export class Settings {
     return labelled(label, field);
   }
 
-  // `check` raises for a text that can't be sent, which then isn't kept.
+  // `check` raises for a text that can't be sent; such a text isn't kept.
   text(name, label, check = () => {}) {
     const field = make("textarea", { name, rows: 2, value: this.values[name] ?? "", dir: "auto" });
     checked(field, () => {
@@ -155,7 +155,7 @@ export class Settings {
   }
 }
 
-// Run on each change; what it raises is said at the field, and keeps the sheet open.
+// Run on each change; its errors are shown at the field, and keep the sheet open.
 function checked(field, run) {
   field.addEventListener("change", () => {
     field.setCustomValidity("");

@@ -7,9 +7,9 @@ import { NoExport, fromText, isMarkdown, toJson, toMarkdown, unknown } from "./t
 import { matches, titleOf } from "./tree.js";
 
 const MAX_FILE = 100; // MB of an import
-const SEARCH = 120; // milliseconds behind the last letter
+const SEARCH = 120; // milliseconds after the last letter
 
-// The time of a moment today, else its day.
+// The time if the moment is today, else its day.
 export function dayOf(moment, now = new Date()) {
   const date = new Date(moment);
   const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate());
@@ -106,7 +106,7 @@ export class Sidebar {
     const row = [...this.list.children].find((one) => one.dataset.id === data.id);
     if (!row) return;
     const field = make("input", { value: titleOf(data), maxLength: 200, "aria-label": strings.renameLabel });
-    let isOver = false; // a field that goes loses the focus, which ends it, too
+    let isOver = false; // a removed field loses the focus, which ends it too
     const end = (isKept) => {
       if (isOver) return;
       isOver = true;

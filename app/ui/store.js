@@ -16,7 +16,7 @@ function opened() {
 }
 
 export class Store {
-  // `trouble` takes a sentence, or null once all is well. `changed` takes an id and what another tab has made of it.
+  // `trouble` takes a sentence, or null once all is well. `changed` takes an id and what another tab changed it to.
   constructor(trouble, changed) {
     this.all = new Map();
     this.seen = new Map(); // by id: a snapshot of what is kept
@@ -30,7 +30,7 @@ export class Store {
     }
   }
 
-  // Read what is kept.
+  // Read the stored conversations.
   async load() {
     try {
       this.database = await opened();
@@ -117,7 +117,7 @@ export class Store {
     return new Promise((resolve, reject) => {
       const transaction = this.database.transaction(TABLE, mode);
       const request = act(transaction.objectStore(TABLE));
-      // Else a browser drops what a page has just written as it is left or reloaded.
+      // Otherwise a browser drops what a page has just written when it is closed or reloaded.
       if (mode === "readwrite") transaction.commit();
       transaction.oncomplete = () => resolve(request.result);
       transaction.onabort = () => reject(transaction.error ?? request.error);

@@ -1,13 +1,13 @@
-// Text as it comes, plain or as Markdown, and shown in parts.
+// Text as it arrives, plain or as Markdown, shown in parts.
 
 import { make } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { isOver, nextTurn } from "./turns.js";
 
-const PIECE = 1024; // characters between two looks at the clock
+const PIECE = 1024; // characters between checks of the clock
 const BLOCK = 16_000; // characters of one block, so that a browser need not lay out a megabyte again
 
-/** The first piece of a text, of some length or one more: it has no half of a character. */
+/** The first piece of a text, of some length or one more: it never ends inside a character. */
 export const pieceOf = (text, length) => text.slice(0, length + /[\ud800-\udbff]/.test(text[length - 1] ?? ""));
 
 // Plain text, with the interface of Markdown.
@@ -38,9 +38,9 @@ export class Plain {
   end() {}
 }
 
-// Writes as much at once as a turn of the browser has time for, and the rest in the next ones.
+// Writes as much at once as fits into a turn of the browser, and the rest in later turns.
 class Parts {
-  // `told` is called once nothing waits any more.
+  // `told` is called once nothing waits.
   constructor(target, told) {
     Object.assign(this, { target, told });
     this.waiting = "";

@@ -15,7 +15,7 @@ export function toJson(conversations) {
   return JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
 }
 
-// What is shown of each. Lines that look like our own marks get a backslash, so that they come back.
+// The shown part of each. Lines that look like our own marks get a backslash, so that they can be read back.
 export function toMarkdown(conversations) {
   const parts = [];
   for (const conversation of conversations) {
@@ -37,7 +37,7 @@ const escaped = (text) => text.split("\n").map((line) => (LIKE_MARK.test(line) ?
 
 export const isMarkdown = (text) => TITLE.test(text.split("\n", 1)[0].trimEnd());
 
-// The conversations of a file, with ids of their own. Raises NoExport, whose message says why.
+// The conversations of a file, with new ids. Raises NoExport with the reason.
 export function fromText(text) {
   if (isMarkdown(text)) return fromMarkdown(text);
   let body;
@@ -71,7 +71,7 @@ function isConversation(one) {
   if (!isObject(one) || !isText(one.title) || !isObject(one.settings) || !isObject(one.chosen)) return false;
   if (!Number.isFinite(one.created) || !Number.isFinite(one.updated) || !Array.isArray(one.messages)) return false;
   if (!one.messages.every(isMessage) || !areSettings(one.settings)) return false;
-  // With ids of one message each, no way from the top can be a circle.
+  // Ids are unique, so no path from the top can be a circle.
   return new Set(one.messages.map((message) => message.id).concat("")).size === one.messages.length + 1;
 }
 

@@ -44,7 +44,7 @@ export function add(conversation, parent, message) {
   return added;
 }
 
-// Remove a message and all that follows it, in every branch. Returns what brings them back.
+// Remove a message and all that follows it, in every branch. Returns a function that restores them.
 export function remove(conversation, message) {
   const children = byParent(conversation);
   const gone = new Set();
@@ -91,7 +91,7 @@ const rest = ({ figures, tool_calls }) => JSON.stringify([figures, tool_calls]);
 const same = (one, other) =>
   one.content === other.content && one.reasoning === other.reasoning && rest(one) === rest(other);
 
-// A copy of what is shown, up to a message: a conversation of its own.
+// A copy of what is shown, up to a message, as a new conversation.
 export function branch(conversation, until, title) {
   const made = newConversation({ title, settings: structuredClone(conversation.settings) });
   let parent = "";

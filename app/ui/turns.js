@@ -1,7 +1,7 @@
-// Work in parts: after some milliseconds of it the browser has a turn, to show what is there and to hear the visitor.
+// Work in parts: after some milliseconds the browser gets a turn, to draw and to handle input.
 
 const SPAN = 6; // milliseconds of work in one turn
-const LATE = 100; // milliseconds; a page that nobody sees has no frames, and a busy machine has few
+const LATE = 100; // milliseconds; a hidden page has no frames, and a busy machine has few
 
 let end = 0; // of this turn's work; 0 before it begins
 let next = null;
