@@ -4,7 +4,7 @@
     python benchmarks/ceiling.py [--streams 256] [--tokens 500] [--ticks 0.02,0.007,0]
         [--servers 1,2] [--model DIRECTORY --gpus 0,1 --rounds 3]
 
-The backend has a token for every job each tick. It runs in a process of its own behind one server;
+The backend has a token for every job each tick. It runs in its own process behind one server;
 two servers share one such process, with half of the streams each. CPU is that of all processes but
 the engine's: seconds for a token, and the share of a core while the streams last.
 

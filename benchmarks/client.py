@@ -69,7 +69,7 @@ class _Connection:
 
 
 class Client:
-    """Sends bodies to `path`, each on a connection of its own, and reads until all are closed."""
+    """Sends bodies to `path`, each on its own connection, and reads until all are closed."""
 
     def __init__(self, url, path, key=None, timeout=600.0):
         parts = urllib.parse.urlsplit(url)

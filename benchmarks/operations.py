@@ -40,7 +40,7 @@ MAKE = "benchmarks.operations:make_app"
 
 
 def make_app(way):
-    """The application for gunicorn, in a directory of its own. `way`: one of WAYS; "keys": with
+    """The application for gunicorn, in its own directory. `way`: one of WAYS; "keys": with
     limits and the log.
     """
     import flask

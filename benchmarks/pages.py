@@ -4,7 +4,7 @@
     python benchmarks/pages.py [MODEL_DIR] [--chats 40] [--max-tokens 150 unset 1900 4096 32000]
 
 Starts a server with the SWITCHYARD_* settings of this environment, and for each number sends all
-chats at once, each with a text of its own. `at once`: most jobs in the batch, looked at 20 times a
+chats at once, each with its own text. `at once`: most jobs in the batch, looked at 20 times a
 second. `put back`: jobs parked for want of pages. `first text`: seconds, of half and 99 % of the
 chats. Exit status 1 if a chat failed.
 """

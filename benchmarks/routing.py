@@ -191,7 +191,7 @@ def make_app(tick):
 
 
 class Server:
-    """gunicorn over `make_app`, in a process of its own."""
+    """gunicorn over `make_app`, in its own process."""
 
     def __init__(self, tick):
         with socket.socket() as listener:

@@ -6,7 +6,7 @@
 Each client sends its next request once it has its answer. Works against any server with OpenAI's
 /v1/completions. Several servers are measured in turns; the last column is the ratio of each
 server's speed to the first one's, the median over the rounds. With --engine MODEL_DIR, the first is
-an engine thread in a process of its own, with the SWITCHYARD_* settings of this environment and no
+an engine thread in its own process, with the SWITCHYARD_* settings of this environment and no
 HTTP. A gap is the time between two reads with tokens. `client` is the share of a core that this
 program took: near 100% it measures itself.
 

@@ -4,7 +4,7 @@
     python benchmarks/siege.py [--links thread,process,socket] [--attacks NAME,...] [--seconds 6]
 
 The server has the project's own model. A good client reads long greedy streams, and a probe asks
-/health/live five times a second. One attack at a time runs beside them, from a process of its own:
+/health/live five times a second. One attack at a time runs beside them, from its own process:
 with at most 50 connections and 64 MB in all, with 256 that come back at once after a refusal, or
 with 1,100 silent or slow connections.
 
@@ -12,7 +12,7 @@ A row shows an attack: the good client's rate relative to the seconds before; th
 the gaps between its events; the slowest probe; the memory of all the server's processes after it,
 relative to before. Ratios are from one run; the attacker's own CPU counts. The first rows are no
 attacks: equal numbers of honest clients, each with an equal share. With the link `socket` the
-server shares an engine, which is a process of its own. The last rows have a file of keys, a trusted
+server shares an engine, which is a separate process. The last rows have a file of keys, a trusted
 proxy, or directories of models, and their attackers change or use these.
 
 All rows take about half an hour a link; on a busy machine the numbers mean little.
@@ -67,7 +67,7 @@ BIG = 4_000_000  # bytes of a body
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
 
 
-# Attacks, in a process of their own, against `port`, until `deadline`
+# Attacks, in their own process, against `port`, until `deadline`
 
 
 class Flood:
@@ -206,7 +206,7 @@ def chat(**more):
 
 
 def constrained(make_text, name="grammar"):
-    """Each request has a constraint of its own, so that no cache helps."""
+    """Each request has its own constraint, so that no cache helps."""
     return lambda number: completion(**{name: make_text(number)})
 
 

@@ -12,7 +12,7 @@ With `--models N` there are N models, loaded on demand, and room for all but one
 have random weights and the first one's shape, so that memory doesn't depend on which are loaded.
 
 With `--attackers` the rows of `siege.py` that go by keys, addresses, files and model directories
-run all the while, each from a process of its own, and clients have a key. It takes half an hour on
+run all the while, each from its own process, and clients have a key. It takes half an hour on
 a quiet machine; in a few minutes memory still grows to its level, and the exit status is 1:
 
     python benchmarks/soak.py --minutes 30 --attackers

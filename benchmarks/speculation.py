@@ -3,7 +3,7 @@
 
     python benchmarks/speculation.py [MODEL_DIR] [--draft MODEL_DIR] [--streams 1,8]
 
-Engine only, in turns, each on a backend of its own: without drafts, with n-grams of the text so
+Engine only, in turns, each on its own backend: without drafts, with n-grams of the text so
 far, and with --draft a draft model. Five kinds of text, asked for in ChatML. `same`: texts equal to
 those without drafts.
 """

@@ -41,7 +41,7 @@ DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read 
 
 
 def run_code(code):
-    """In a Python of its own."""
+    """In its own Python."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -195,7 +195,7 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(config, items):
     """Skip what is marked `gpu` or `lm_eval` where there is none, what takes minutes, and what
-    needs an environment of its own.
+    needs its own environment.
     """
     apart = ("agents", "clients", "cluster", "hosts", "nodes", "open_webui", "page")
     reasons = {mark: f"apart: see scripts/test-{mark.replace('_', '-')}" for mark in apart}

@@ -45,7 +45,7 @@ def endless(job: Job) -> Iterable[JobEvent]:
 
 
 def ticking(job: Job) -> Iterable[JobEvent]:
-    """A token every few milliseconds, for ever; the pace of a real model, roughly."""
+    """A token every few milliseconds, forever; the pace of a real model, roughly."""
     for event in endless(job):
         yield event
         time.sleep(0.005)

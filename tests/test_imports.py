@@ -212,7 +212,7 @@ def test_a_folder_has_a_dozen_modules_at_most():
 
 
 def test_services_are_asked_for_by_routes_alone():
-    """What lies below takes what it needs as arguments."""
+    """What is below takes what it needs as arguments."""
     for path in FILES:
         if "switchyard.app.services.services" in imports(path):
             assert name_of(path).startswith(

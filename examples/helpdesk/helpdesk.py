@@ -20,7 +20,7 @@ if "SWITCHYARD_URL" not in os.environ:  # else the server has its own settings
 
 
 def require_login():
-    """Also before each request to the model's own API, which lies under /llm."""
+    """Also before each request to the model's own API, which is under /llm."""
     if "user" not in flask.session:
         if flask.request.path.startswith("/llm/"):
             return {"error": {"message": "log in first", "type": "authentication_error"}}, 401

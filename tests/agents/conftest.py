@@ -64,7 +64,7 @@ def requests_of(server, tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a program from npm in a directory with a file, with a home of its own: what it prints."""
+    """Run a program from npm in a directory with a file, with its own home: what it prints."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()

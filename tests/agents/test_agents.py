@@ -1,5 +1,5 @@
 """Codex and Claude Code: a file that the model asks for is read by the client's own tool, and what
-stands in it is in the next request, most of which the cache has.
+is in it is in the next request, most of which the cache has.
 """
 
 import pytest

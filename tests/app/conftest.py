@@ -167,7 +167,7 @@ def wait_until_empty(client):
 
 @pytest.fixture
 def ask(make_client):
-    """Post in a thread of its own; the response comes through the queue that is returned."""
+    """Post in its own thread; the response comes through the queue that is returned."""
     threads = []
 
     def ask(client, body, url="/v1/completions", **more):

@@ -11,7 +11,7 @@ HOP_BY_HOP = ("connection", "transfer-encoding")
 
 
 class OverGunicorn:
-    """A WSGI application that has another's answers written to a socket by a thread of their own,
+    """A WSGI application that has another's answers written to a socket by their own thread,
     as gunicorn does, and reads them there.
     """
 

@@ -43,7 +43,7 @@ def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
 
 
 def values(number):
-    """A body of so many."""
+    """A body of that many."""
     return b'{"prompt": [' + b"5," * (number - 3) + b"5]}"
 
 

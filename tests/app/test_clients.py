@@ -66,7 +66,7 @@ def test_without_streaming_a_client_is_looked_after_between_events_too(make_clie
 
 
 def never_begun(job):
-    """It has started, and its prompt takes for ever."""
+    """It has started, and its prompt takes forever."""
     while True:
         yield Started(job.identifier)
 

@@ -172,7 +172,7 @@ def test_openai_s_routes_come_first_and_the_operator_s_last(client):
 
 @pytest.mark.parametrize(("root", "prefix"), [("", None), ("", "/llm"), ("/app", "/llm")])
 def test_the_server_and_a_path_are_where_the_route_is(client, root, prefix):
-    """Under a prefix of the blueprint's, and where the whole application lies under one."""
+    """Under a prefix of the blueprint's, and where the whole application is under one."""
     host = flask.Flask("host")
     host.extensions = client.application.extensions
     host.register_blueprint(client.application.blueprints["switchyard_api"], url_prefix=prefix)

@@ -152,7 +152,7 @@ def test_deadlines_that_are_met_do_not_come_back(make_client):
 
 
 def test_a_job_that_computes_its_prompt_has_met_its_queues_deadline(make_client):
-    """However long the prompt takes: its first token has a deadline of its own."""
+    """However long the prompt takes: its first token has its own deadline."""
     has_started, is_late = threading.Event(), threading.Event()
 
     def script(job):

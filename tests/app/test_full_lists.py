@@ -51,7 +51,7 @@ def word(i):
 def test_a_list_may_be_as_long_as_the_document_says(make_client, path, name, most, item):
     client = make_client(ScriptedBackend())
     at_most = client.post(path, json={**REST[path], name: list(map(item, range(most)))})
-    if at_most.status_code != 200:  # of so many messages there are too many tokens
+    if at_most.status_code != 200:  # of that many messages there are too many tokens
         assert "too long" in at_most.text or "context_length_exceeded" in at_most.text
     beyond = client.post(path, json={**REST[path], name: list(map(item, range(most + 1)))})
     assert beyond.status_code == 400 and name in beyond.json["error"]["message"]

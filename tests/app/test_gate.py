@@ -29,7 +29,7 @@ LONG = {"prompt": "x" * LARGE, "max_tokens": 1}  # longer than the context, but 
 
 
 def patience(check=lambda: None):
-    """A check, which finds after a while that who waits would wait for ever."""
+    """A check, which finds after a while that who waits would wait forever."""
     deadline = time.monotonic() + 10
 
     def look():

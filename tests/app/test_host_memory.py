@@ -1,4 +1,4 @@
-"""What applications with a model of their own leave behind, one after the other in one process."""
+"""What applications with their own model leave behind, one after the other in one process."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_five_applications_one_after_the_other_leave_nothing():
     _, second, *later = rounds
     assert {one["tasks"] for one in later} == {second["tasks"]}  # the libraries' own
     size = second["open"] - second["closed"]
-    # What leaks is there each time; what lies in pieces in the heap comes and goes.
+    # What leaks is there each time; what is in pieces in the heap comes and goes.
     assert min(one["closed"] for one in later) - second["closed"] < size / 4, rounds
 
 

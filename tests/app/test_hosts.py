@@ -1,4 +1,4 @@
-"""Which names of the server requests may carry: what a page gains that takes a name of its own to
+"""Which names of the server requests may carry: what a page gains that takes its own name to
 this server's address (DNS rebinding).
 """
 

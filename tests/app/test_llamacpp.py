@@ -106,7 +106,7 @@ def test_timings_may_be_left_out(make_client):
 
 
 def in_order(jobs):
-    """As their prompts stand in the request; the engine takes the short ones first."""
+    """As their prompts are in the request; the engine takes the short ones first."""
     return sorted(jobs, key=lambda job: int(job.identifier.rpartition("-")[2]))
 
 

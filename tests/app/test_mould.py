@@ -1,4 +1,4 @@
-"""Frames that are not put together anew, against those that are."""
+"""Frames that are not put together again, against those that are."""
 
 import pytest
 from hypothesis import given

@@ -234,7 +234,7 @@ def test_no_limit_at_all_is_the_default(make_client):
 
 
 def test_what_a_request_tells_ends_with_it(make_client):
-    """Else what runs on its thread later, a host's `generate` say, would not be refused."""
+    """Otherwise what runs on its thread later, a host's `generate` say, would not be refused."""
     client = make_client(ScriptedBackend())
     for body in ({**PROMPT, "store": False}, {**PROMPT, "no_such": 1}, {"prompt": 3}):
         with client.post("/v1/completions", json=body) as response:

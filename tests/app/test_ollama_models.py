@@ -64,7 +64,7 @@ def test_models_are_listed_and_shown(make_client):
     assert running["expires_at"] < "2100"
 
 
-# Bodies written anew from public documentation: what each program sends at its defaults.
+# Bodies written from public documentation: what each program sends at its defaults.
 OPEN_WEBUI = [
     ("GET", "/api/version", None),
     ("GET", "/api/tags", None),

@@ -1,4 +1,4 @@
-"""Health and version under other servers' names, and what lies at the root."""
+"""Health and version under other servers' names, and what is at the root."""
 
 import re
 

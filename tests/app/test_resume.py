@@ -24,7 +24,7 @@ STARTED = 1  # iterations before the first token
 
 @pytest.fixture
 def open_stream(make_client, gate):
-    """A client, and its stream of which so many tokens have been generated and read."""
+    """A client, and its stream of which that many tokens have been generated and read."""
 
     def open_stream(num_tokens, backend=None, body=ASKED, headers=None, **settings):
         backend = backend or ScriptedBackend(gate=gate)
@@ -170,7 +170,7 @@ def test_what_has_ended_is_forgotten_in_time(make_client):
     deadline = time.monotonic() + 20
     while (status := take_up(client, streamed).status_code) == 204:
         assert time.monotonic() < deadline
-        time.sleep(0.04)  # each time that it is asked for, it is kept anew
+        time.sleep(0.04)  # each time that it is asked for, it is kept again
     assert status == 404
 
 

@@ -61,7 +61,7 @@ def server_of(client):
 
 
 def in_pieces(size, count):
-    """After a short one, so many texts of that size."""
+    """After a short one, that many texts of that size."""
 
     def script(job):
         yield Started(job.identifier)

@@ -1,4 +1,4 @@
-"""Requests as users of TabbyAPI send them, written anew from its public documentation and what its
+"""Requests as users of TabbyAPI send them, written from its public documentation and what its
 users say of it, November 2026: each is answered, and what is told is known.
 """
 

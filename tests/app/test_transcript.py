@@ -69,7 +69,7 @@ def stream():
 
 @pytest.fixture
 def start():
-    """Call in a thread of its own; the result comes through the queue."""
+    """Call in its own thread; the result comes through the queue."""
     threads = []
 
     def start(call, *args):
@@ -124,7 +124,7 @@ def test_who_waits_takes_over_from_one_that_took_nothing(stream, start):
 
 
 def test_one_thread_at_most_goes_on_without_readers(stream, start):
-    """Else a client that comes and goes would take all threads."""
+    """Otherwise a client that comes and goes would take all threads."""
     transcript = transcript_of(stream)
     keeper = start(transcript.leave)
     stream.wait_until_entered()

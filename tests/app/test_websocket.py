@@ -1,4 +1,4 @@
-"""A WebSocket's connection, with its two threads in a forced order, and a clock of its own."""
+"""A WebSocket's connection, with its two threads in a forced order, and its own clock."""
 
 import json
 import re

@@ -36,7 +36,7 @@ def hub(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory, hub):
-    """Run Python with these arguments, without a hub, in a directory of its own, which is returned
+    """Run Python with these arguments, without a hub, in its own directory, which is returned
     with what is printed.
     """
 

@@ -68,7 +68,7 @@ class Machines:
         return self.root / f"n{one}"
 
     def settings(self, engines=2, more="", model="", head=""):
-        """The same file on every machine, but for its folders."""
+        """The same file on every machine, except for its folders."""
         for one in self.numbers:
             folder = self.folder(one)
             text = (

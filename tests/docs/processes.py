@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 class Clone:
-    """A fresh clone with its packages, and a home of its own."""
+    """A fresh clone with its packages, and its own home."""
 
     def __init__(self, place: pathlib.Path) -> None:
         self.root = place / "switchyard"
@@ -63,7 +63,7 @@ def run(command: list[str], cwd: pathlib.Path, environment: dict[str, str] | Non
 
 
 class Server:
-    """A command that goes on, in a process group of its own."""
+    """A command that goes on, in its own process group."""
 
     def __init__(self, text: str, cwd: pathlib.Path, environment: dict[str, str]) -> None:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115

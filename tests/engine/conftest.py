@@ -23,7 +23,7 @@ over_all_links = pytest.mark.parametrize(
 
 @pytest.fixture
 def link(request):
-    """Where engine threads run: in this process, but for tests marked `over_all_links`."""
+    """Where engine threads run: in this process, except for tests marked `over_all_links`."""
     return getattr(request, "param", "thread")
 
 

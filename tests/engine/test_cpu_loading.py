@@ -125,7 +125,7 @@ def test_progress_is_told_layer_by_layer(tmp_path, plain):
 
 
 def test_weights_are_no_part_of_their_file_any_more(tmp_path):
-    """A model that is written anew, in place, garbles nothing of the one that is served."""
+    """A model that is written again, in place, garbles nothing of the one that is served."""
     scenario = Scenario(tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     size = file.stat().st_size

@@ -1,4 +1,4 @@
-"""The embedded model, as it lies in the repository."""
+"""The embedded model, as it is in the repository."""
 
 import random
 import warnings

@@ -126,7 +126,7 @@ def p_value_of_two(counts, others):
 
 
 def chance(terms):
-    """Of a chi-squared sum as large as that of so many terms, whose cells have the same total."""
+    """Of a chi-squared sum as large as that of that many terms, whose cells have the same total."""
     terms = list(terms)
     if len(terms) == 1:
         return 1.0

@@ -90,7 +90,7 @@ WIDE = 50_000  # tokens of a vocabulary
 
 
 def wide(spread, num_rows=8):
-    """Rows of which the likeliest so many tokens have nearly all of the probability."""
+    """Rows of which the likeliest that many tokens have nearly all of the probability."""
     generator = torch.Generator().manual_seed(0)
     rows = -torch.rand(num_rows, WIDE, generator=generator)
     for row in rows:

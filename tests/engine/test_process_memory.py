@@ -1,4 +1,4 @@
-"""Memory that goes back to the system, in a process of its own."""
+"""Memory that goes back to the system, in its own process."""
 
 import os
 import pathlib

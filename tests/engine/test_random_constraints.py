@@ -56,7 +56,7 @@ def complete(grammars, forms):
         except engine.InvalidJob as error:
             refused["unsatisfiable" if "nsatisfiable" in str(error) else str(error)[:100]] += 1
             continue
-        # The penalty, so that a small model in doubt doesn't write one digit for ever.
+        # The penalty, so that a small model in doubt doesn't write one digit forever.
         sampling = Sampling(temperature=1.5, frequency_penalty=1.0, seed=i)
         jobs[str(i)] = job(
             str(i), MAX_NEW_TOKENS, prompt=(1, 300), sampling=sampling, constraint=constraint

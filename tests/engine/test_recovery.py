@@ -37,7 +37,7 @@ def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
         [end] = ends(take_all(stream))
         errors.append(end.error)
         assert isinstance(end.error, engine.BatchFailed) and "device on fire" in str(end.error)
-    assert len({id(error) for error in errors}) == len(errors)  # each in a thread of its own
+    assert len({id(error) for error in errors}) == len(errors)  # each in its own thread
     for stream in new:
         events = take_all(stream)
         assert text(events) == "0 1 2 3 4 " and len(ends(events)) == 1

@@ -1,4 +1,4 @@
-"""Unknown model directories are read in a process of their own before this one opens them."""
+"""Unknown model directories are read in their own process before this one opens them."""
 
 import os
 import resource

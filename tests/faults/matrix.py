@@ -106,7 +106,7 @@ def run(server, phase, streams, way, patience=0):
 
 
 class Request:
-    """One from a client of its own. `other`: one that runs already."""
+    """One from its own client. `other`: one that runs already."""
 
     def __init__(self, server, other=None, is_process=False, **body):
         self._server = server

@@ -40,7 +40,7 @@ def chain(length):
     return "\n".join(["root ::= r0", *rules, last])
 
 
-# Each of about so many characters.
+# Each of about that many characters.
 GRAMMARS = {
     "a string without an end": lambda n: 'start: "' + '\\"' * (n // 2),
     "a string of lines without an end": lambda n: "start: " + '"\\\n' * (n // 3),

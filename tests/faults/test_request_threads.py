@@ -152,7 +152,7 @@ def test_a_small_body_that_comes_slowly_holds_no_thread(small, opened):
 
 @pytest.mark.parametrize("header", ["Expect: 100-continue", "EXPECT: 100-Continue"])
 def test_a_body_that_comes_once_it_is_asked_for_is_asked_for(opened, header):
-    """By a request thread: what waits for the body would wait for ever."""
+    """By a request thread: what waits for the body would wait forever."""
     data = json.dumps(ONE).encode()
     connection = opened(head(header, length=len(data)))
     assert read_head(connection) == b"HTTP/1.1 100 Continue\r\n\r\n"

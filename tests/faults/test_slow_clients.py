@@ -77,7 +77,7 @@ def test_a_body_that_does_not_arrive_in_time_is_answered(impatient, kind, pace):
 
 
 def test_slow_senders_do_not_keep_the_threads(impatient):
-    """Twice as many as there are threads; each waits its turn, none for ever."""
+    """Twice as many as there are threads; each waits its turn, none forever."""
     opened = [half_a_request(impatient, "length")[0] for _ in range(2 * 17)]
     assert impatient.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
     for connection in opened:

@@ -37,7 +37,7 @@ class Client:
         self.socket.send(json.dumps({"type": type, "id": id, **more}))
 
     def receive(self):
-        """Pings alone would keep it waiting for ever."""
+        """Pings alone would keep it waiting forever."""
         until = time.monotonic() + 30
         while time.monotonic() < until:
             opcode, frame = self.socket.recv_data_frame(control_frame=True)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 
 def evaluate(model, path, prompts, **environment):
-    """Exit status and answers of `training.evaluate`, in a process of its own."""
+    """Exit status and answers of `training.evaluate`, in its own process."""
     command = [sys.executable, "-m", "training.evaluate", str(ROOT / "models" / model)]
     command += ["--prompts", str(prompts), "--answers", str(path)]
     done = subprocess.run(

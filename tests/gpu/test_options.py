@@ -134,7 +134,7 @@ def shapes(tmp_path_factory, larger):
 @pytest.mark.parametrize("shape", ["larger", "1b", "8b"])
 def test_the_estimate_is_near_what_is_taken(shapes, shape, mode):
     path, tokens = shapes[shape]
-    # In a process of its own: torch keeps some memory as long as it lives.
+    # In its own process: torch keeps some memory as long as it lives.
     command = [sys.executable, "-m", "tests.gpu.taken", path, mode, str(tokens)]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
     found = json.loads(done.stdout.splitlines()[-1])

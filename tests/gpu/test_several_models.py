@@ -20,7 +20,7 @@ TOKEN = 12 * 2 * 4 * 64 * 2  # bytes of the larger model's cache
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A server of the demo model and a larger one; another of its shape lies in `models_dir`."""
+    """A server of the demo model and a larger one; another of its shape is in `models_dir`."""
     path = tmp_path_factory.mktemp("several")
     script = ROOT / "scripts" / "make_model.py"
     for seed, name in enumerate(("one", "other")):

@@ -17,7 +17,7 @@ BINS = f"{ROOT}/.venv/hosts/bin{os.pathsep}{ROOT}/.venv/bin"
 HERE = pathlib.Path(__file__).parent
 ENDLESS = {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True}
 
-# As docs/flask.md has them, but for the address, and mod_wsgi's directory and user.
+# As docs/flask.md has them, except for the address, and mod_wsgi's directory and user.
 COMMANDS = {
     "gthread": "gunicorn --threads 16 --bind {address} host:app",
     "gthread, 4 workers": "gunicorn --workers 4 --threads 8 --bind {address} host:app",

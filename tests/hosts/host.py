@@ -1,4 +1,4 @@
-"""A host application: in client mode where SWITCHYARD_URL is set, else with a model of its own."""
+"""A host application: in client mode where SWITCHYARD_URL is set, else with its own model."""
 
 import flask
 

@@ -1,5 +1,5 @@
 """A host application whose tasks celery's workers run: where SWITCHYARD_URL is set in client mode,
-else each process of the pool with a model of its own. The broker is a folder.
+else each process of the pool with its own model. The broker is a folder.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A real gunicorn, in a process of its own, on a free port."""
+"""A real gunicorn, in its own process, on a free port."""
 
 import atexit
 import contextlib
@@ -115,7 +115,7 @@ def server(tmp_path_factory, model_path):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What lies in a repository, as far as the scripts look at it, and an environment."""
+    """What is in a repository, as far as the scripts look at it, and an environment."""
     path = tmp_path / "checkout"
     for part in ("scripts", "engine", "models/demo"):
         shutil.copytree(ROOT / part, path / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -207,7 +207,7 @@ def test_another_machine_is_told_in_one_line(checkout, machine, tmp_path):
         {"SWITCHYARD_DEVICE": "cpu"},
         {"CUDA_VISIBLE_DEVICES": "-1"},
         {"SWITCHYARD_CONFIG": "elsewhere.toml"},
-        {},  # but for switchyard.toml where the caller is
+        {},  # except for switchyard.toml where the caller is
     ],
     ids=lambda more: "".join(more) or "file",
 )

@@ -1,4 +1,4 @@
-"""The end of a host application under a gunicorn of its own."""
+"""The end of a host application under its own gunicorn."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A real server whose engine runs in a process of its own, against one in whose process it runs."""
+"""A real server whose engine runs in its own process, against one in whose process it runs."""
 
 import concurrent.futures
 import contextlib

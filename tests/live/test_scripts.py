@@ -205,7 +205,7 @@ def test_a_python_that_another_user_can_not_reach_is_told(installed):
 
 
 def popen(checkout, script="serve", *arguments, **more):
-    """In a process group of its own, as a terminal makes one for each command; and with SIGINT as
+    """In its own process group, as a terminal makes one for each command; and with SIGINT as
     there, which is ignored in what a script has begun with `&`, the tests for one.
     """
     return subprocess.Popen(

@@ -45,7 +45,7 @@ def test_a_model_directory_is_an_argument_too(start, model_path):
 
 
 def refusal(server, timeout=60):
-    """The exit status and what the server printed, but for gunicorn's own lines."""
+    """The exit status and what the server printed, except for gunicorn's own lines."""
     status = server.process.wait(timeout)
     lines = [line for line in server.output.splitlines() if not line.startswith("[")]
     return status, "\n".join(lines)

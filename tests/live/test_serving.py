@@ -288,7 +288,7 @@ def test_a_chat_gives_the_same_text_streamed_and_whole(server):
 
 
 def test_no_header_says_where_the_application_lies(server):
-    """Else a proxy that keeps some path from the world could be passed."""
+    """Otherwise a proxy that keeps some path from the world could be passed."""
     for name in ("SCRIPT_NAME", "PATH_INFO"):
         for path in ("/x/health/live", "/health/live"):
             response = requests.get(f"{server.url}{path}", headers={name: "/x"}, timeout=10)

@@ -22,7 +22,7 @@ PROMPTS = ["Once upon a time", "One day, a girl", "The dog", "Lily"]
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, model_path):
     """A server of the demo model, a random one, and one whose directory lacks its configuration;
-    another lies in `models_dir`.
+    another is in `models_dir`.
     """
     path = tmp_path_factory.mktemp("several")
     make_model(str(path / "models" / "other"), "--num-layers", "2", "--seed", "1")

@@ -1,7 +1,7 @@
 """Start Python commands as forks of a Python that has imported torch and the application. A server
 then takes 0.6 seconds of a core to start and end, not 4.7.
 
-Each command is a process of its own, with its arguments, environment, directory and exit status.
+Each command is its own process, with its arguments, environment, directory and exit status.
 Variables that Python itself reads as it starts have no effect. Run as a program, this module is the
 Python that forks: one for each process of pytest.
 """

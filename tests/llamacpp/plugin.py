@@ -1,7 +1,7 @@
 """What stands between llama.cpp's tests and this server, as a plugin of pytest.
 
 - No model is fetched, and no text is compared with what a model of theirs writes.
-- What llama-server's `--temp` and `--seed` say stands in each request: no setting here says it.
+- What llama-server's `--temp` and `--seed` say is in each request: no setting here says it.
 - A server goes on for the next test that starts one with the same arguments.
 - `left_out.toml` has the tests that can't pass, and why. One that passes nevertheless is a failure.
 """

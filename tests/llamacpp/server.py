@@ -63,7 +63,7 @@ def template_of(path):
 
 
 def with_template(directory, text):
-    """A copy of the model, of hard links but for what says its chat template."""
+    """A copy of the model, of hard links except for what says its chat template."""
     path = directory / "model"
     path.mkdir()
     for file in MODEL.iterdir():

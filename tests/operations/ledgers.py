@@ -1,4 +1,4 @@
-"""Servers with a ledger, over the scripted backend, and what stands in its file."""
+"""Servers with a ledger, over the scripted backend, and what is in its file."""
 
 import queue
 import sqlite3
@@ -68,7 +68,7 @@ def wall():
 @pytest.fixture
 def follow(wall):
     """Have an application's ledger go by `wall`; closed in the end. What is returned waits until
-    so many requests have ended and stand in the file.
+    that many requests have ended and are in the file.
     """
     ledgers = []
 

@@ -1,4 +1,4 @@
-"""What each key may use: by a clock of its own, and as clients are told."""
+"""What each key may use: by its own clock, and as clients are told."""
 
 import itertools
 import re

@@ -57,7 +57,7 @@ class Asking(abc.ABC):
 
 
 class OverGunicorn(Asking):
-    """A server in a process of its own, over sockets."""
+    """A server in its own process, over sockets."""
 
     def __init__(self, family: str, path: str, directory: pathlib.Path) -> None:
         super().__init__(family, path)

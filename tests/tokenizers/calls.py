@@ -34,7 +34,7 @@ def text_of(family: str, calls: Calls) -> str:
     return "\n".join(items)
 
 
-OWN = ("qwen2_5", "qwen3", "mistral_nemo", "llama3_2", "deepseek_v3")  # have a form of their own
+OWN = ("qwen2_5", "qwen3", "mistral_nemo", "llama3_2", "deepseek_v3")  # have their own form
 
 
 def opening(family: str) -> str:

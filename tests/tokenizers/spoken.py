@@ -24,7 +24,7 @@ def speaking(
     logits: Callable[[int], Mapping[int, float] | None] = lambda token_id: None,
     note: Callable[[engine.Job], None] = lambda job: None,
 ) -> Backend:
-    """`tokens_of`: of what stands in SAY's brackets. `logits`: of the token after one, where
+    """`tokens_of`: of what is in SAY's brackets. `logits`: of the token after one, where
     nothing is to be said; else, and for None, the model ends. `note` gets each job.
     """
     [end, *_] = grammars.model_tokenizer.eos_token_ids

@@ -76,7 +76,7 @@ def test_the_bytes_of_logprobs_are_those_of_the_text(served, names):
 
 
 def cuts(served, names, number):
-    """(text, part of it that stands in it once or earlier), at places that no token respects."""
+    """(text, part of it that is in it once or earlier), at places that no token respects."""
     drawn = random.Random(1)
     for _ in range(number):
         text = ", ".join(drawn.sample(names, drawn.randrange(1, 4)))

@@ -221,7 +221,7 @@ def test_an_enforced_call_may_begin_with_a_special_token(make_client, with_token
 def test_special_tokens_of_calls_are_shown_beside_tools_alone(
     make_client, with_tokens, format, tags
 ):
-    """Else the generator leaves them out of the text that is looked through for calls."""
+    """Otherwise the generator leaves them out of the text that is looked through for calls."""
     backend = ScriptedBackend(says("x"))
     every = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"]
     path = with_tokens([*every, "<|python_tag|>", "<function=", "</function>"])

@@ -24,7 +24,7 @@ class QuietHandler(werkzeug.serving.WSGIRequestHandler):
 
 @pytest.fixture
 def serve():
-    """An application at an address of its own."""
+    """An application at its own address."""
     servers = []
 
     def serve(app):

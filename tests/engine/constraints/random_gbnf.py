@@ -76,7 +76,7 @@ NODES = st.recursive(
 
 
 def grammar_of(node, draw):
-    """Each part as a rule of its own, called as rules of Lark are, too."""
+    """Each part as its own rule, called as rules of Lark are, too."""
     parts = node[1] if node[0] == "all" else [node]
     names = ["start", *(f"r-{i}" for i in range(1, len(parts)))]
     rules = [f"{name} ::= {write(part, draw)}" for name, part in zip(names, parts, strict=True)]

@@ -57,7 +57,7 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("name", WIDE)
 def test_what_is_wide_is_quick(grammars, name):
-    schema = json.loads(json.dumps(WIDE[name]))  # each schema at a place of its own
+    schema = json.loads(json.dumps(WIDE[name]))  # each schema at its own place
     begin = time.thread_time()
     grammars.matcher(constraints.json_schema(schema).grammar)
     assert time.thread_time() - begin < 2  # of this thread, whatever runs beside it

@@ -64,7 +64,7 @@ def test_a_step_that_is_tried_again_leaves_full_pages_to_later_prompts(faulty_ba
 
 
 def test_a_reset_takes_pages_from_jobs_that_are_forgotten(forced):
-    """Else its own trial might wait for them, forever."""
+    """Otherwise its own trial might wait for them, forever."""
     backend = forced(lambda t: {7: 0.0})
     generator = backend._generator
     backend.enqueue(job("a", 20, prompt=(1,)))

@@ -1,4 +1,4 @@
-"""Models whose files can't be read: the others serve, and a load reads the files anew."""
+"""Models whose files can't be read: the others serve, and a load reads the files again."""
 
 import dataclasses
 import shutil

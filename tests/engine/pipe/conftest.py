@@ -1,4 +1,4 @@
-"""Engines in a process of their own."""
+"""Engines in their own process."""
 
 import pytest
 

@@ -5,7 +5,7 @@ import torch
 from switchyard.engine.backends.exl2.cuda.products.packing import Matrix
 
 # The row of each bit of a set's words, as exllamav2's qdq_*.cuh draw them: the highest bit first.
-# The bits of a row stand in rising order.
+# The bits of a row are in rising order.
 DRAWN = {
     2: ["ffddbb9977553311eeccaa8866442200"],
     3: [

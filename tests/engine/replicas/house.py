@@ -41,7 +41,7 @@ class ToldLink:
 
 
 class House:
-    """A link over so many replicas, and what it has delivered. `is_shared`: they are engines that
+    """A link over that many replicas, and what it has delivered. `is_shared`: they are engines that
     other servers use, too.
     """
 

@@ -1,4 +1,4 @@
-"""Replicas are lost, hang, are loaded anew: what becomes of their jobs."""
+"""Replicas are lost, hang, are loaded again: what becomes of their jobs."""
 
 import time
 import types
@@ -98,8 +98,8 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     assert house.states == ["hanging", "ready"] and second.jobs == ["b", "a"]
     assert [one.num_hangs for one in house.told(ReplicaStates)[-1].states] == [1, 0]
     house.link.send(ListPending(1))
-    assert house.wait_for(PendingList).identifiers == ("b", "a")  # it begins anew
-    # What it had begun before it read that, and a recovery of its own:
+    assert house.wait_for(PendingList).identifiers == ("b", "a")  # it begins again
+    # What it had begun before it read that, and its own recovery:
     first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
     first.tell(Failed("a", BatchFailed("late")))
     assert house.states == ["hanging", "ready"] and not house.told(Chunk, Failed)

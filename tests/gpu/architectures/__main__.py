@@ -1,6 +1,6 @@
 """All architectures, without pytest: python -m tests.gpu.architectures DIRECTORY [--only a,b].
 
-Makes the models that aren't there, and compares each in a process of its own. Ends with 1 if any is
+Makes the models that aren't there, and compares each in its own process. Ends with 1 if any is
 wrong. A second call goes on with what the first has left.
 """
 

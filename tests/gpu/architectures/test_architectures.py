@@ -17,7 +17,7 @@ TWINS = [f"{name}{TWIN}" for name, spec in SPECS.items() if spec.has_twin and no
 
 @pytest.mark.parametrize("name", [*SPECS, *TWINS])
 def test_a_model_is_what_transformers_computes_or_refused(name, tmp_path):
-    """In a process of its own, as `python -m tests.gpu.architectures` does, many at once."""
+    """In its own process, as `python -m tests.gpu.architectures` does, many at once."""
     command = [sys.executable, "-m", "tests.gpu.architectures", tmp_path, "--one", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
