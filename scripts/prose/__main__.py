@@ -13,8 +13,9 @@ from proselint.tools import LintFile
 from scripts.prose import style, texts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-FILES = ["*.md", "app/*.py", "engine/*.py", "scripts/*.py", "switchyard/*.py"]
+FILES = ["*.md", "app/*.py", "app/ui/*.js", "engine/*.py", "scripts/*.py", "switchyard/*.py"]
 STYLE = pathlib.Path(style.__file__)  # has what it looks for
+READERS = {".md": texts.of_page, ".py": texts.of_python, ".js": texts.of_script}
 THEIRS = ["cliches", "malapropisms", "misc", "nonwords", "redundancy"]
 
 
@@ -26,8 +27,8 @@ def files() -> list[pathlib.Path]:
 
 
 def findings(path: pathlib.Path) -> Iterator[str]:
+    text = READERS[path.suffix](path.read_text())
     is_page = path.suffix == ".md"
-    text = (texts.of_page if is_page else texts.of_python)(path.read_text())
     checks = {"switchyard.long": is_page, "switchyard": True, **dict.fromkeys(THEIRS, True)}
     for found in LintFile(str(path), text).lint(Config(max_errors=1000, checks=checks)):
         yield f"{path}:{found.pos[0]}: {' '.join(found.check_result.message.split())}"

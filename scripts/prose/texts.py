@@ -1,6 +1,7 @@
-"""What is prose: pages without code, and the docstrings, comments and messages of Python files.
+"""What is prose: pages without code; docstrings, comments and messages of Python files; comments
+of scripts.
 
-A text keeps the lines of its file: what is no prose is empty there, so that places are right.
+A text keeps the lines of its file: what isn't prose is empty there, so that places are right.
 """
 
 import ast
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 FENCE = re.compile(r"^\s*```")
 CODE = re.compile(r"`[^`\n]+(?:\n[^`\n]+)?`")
 LINK = re.compile(r"\]\([^)\s]+\)")
+COMMENT = re.compile(r"(?:(?:^|\s)//|^\s*/\*\*)(?P<text>\s.*)$")  # of JavaScript
 MESSAGE = re.compile(r"[A-Za-z'\"`(]\S*(?: \S+){3,}")  # four words or more
 NOTES = ("noqa", "type:", "fmt:", "mypy:", "ruff:", "same:")  # for other tools
 
@@ -38,6 +40,11 @@ def of_python(source: str) -> str:
     for number, text in [*comments(source), *strings(source)]:
         lines[number - 1] += f" {text}"
     return plain("\n".join(lines))
+
+
+def of_script(source: str) -> str:
+    found = map(COMMENT.search, source.splitlines())
+    return plain("\n".join(comment["text"] if comment else "" for comment in found))
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:

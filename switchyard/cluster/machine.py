@@ -60,8 +60,8 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for what runs here all the time. It outlives the head; a command doesn't. By
-    SIGTERM it ends at once: `cluster node --drain` moves engines.
+    """Ray's variables for what runs here all the time. It outlives the head; a command doesn't. It
+    ends at once by SIGTERM: `cluster node --drain` moves engines.
     """
     lasting = {
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS),

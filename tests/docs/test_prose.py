@@ -55,6 +55,13 @@ MESSAGE = f"the request {1} is put behind another"
 NAME = "told"
 '''
 
+SCRIPT = """\
+// Loads the page anew.
+const url = "http://behind/nobody"; // a piece of it, behind others
+/** Nobody sees it. */
+const text = "told";
+"""
+
 
 def lint(path, text):
     path.write_text(text)
@@ -76,6 +83,7 @@ def test_plain_sentences_and_code_are_left(tmp_path):
 
 def test_docstrings_comments_and_messages_are_read(tmp_path):
     assert lint(tmp_path / "module.py", MODULE) == [1, 3, 4]
+    assert lint(tmp_path / "script.js", SCRIPT) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("place", ["{}", "Short.\n{} `Code`.", "- Item\n- {}"])

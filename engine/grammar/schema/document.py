@@ -43,7 +43,7 @@ def refusal(where: str, what: str) -> InvalidJob:
 
 
 def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
-    """Whether the schema admits every value, but for what the keywords `beside` say."""
+    """Whether the schema admits every value, except for what the keywords `beside` say."""
     return all(k in _SILENT or k in beside or k.startswith("x-") for k in content)
 
 
