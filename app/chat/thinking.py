@@ -29,7 +29,7 @@ class HowToThink(Parameters):
         default={},
         max_length=64,
         description="Variables for the model's chat template. A variable that it doesn't use is"
-        " refused; a switch of thinking is ignored; the response says so.",
+        " refused, but a switch of thinking is ignored; the response says so.",
     )
 
     @property

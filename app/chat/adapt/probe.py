@@ -55,7 +55,7 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The form of calls that the template renders as JSON, or at least renders."""
+    """The form of calls that the template renders as JSON, or else one that it renders at all."""
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):
         short, no_content, are_text = form

@@ -248,7 +248,7 @@ class EncodeText(Parameters):
 
 class DecodeTokens(Parameters):
     tokens: list[TokenId] = Field(
-        fail_fast=True, description="Token ids. Refused if the vocabulary has none of that number."
+        fail_fast=True, description="Token ids. Refused if the vocabulary has no such id."
     )
 
 

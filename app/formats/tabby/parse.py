@@ -33,7 +33,7 @@ class TokenDecode(Parameters):
     }
 
     tokens: list[TokenId] = Field(
-        fail_fast=True, description="Token ids. Refused if the vocabulary has none of that number."
+        fail_fast=True, description="Token ids. Refused if the vocabulary has no such id."
     )
     decode_special_tokens: bool = Field(
         True, description="Whether the text spells out special tokens."

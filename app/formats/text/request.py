@@ -58,7 +58,7 @@ class OneText(TextRequest):
 
 
 _PARSE_SPECIAL = "As in `/generate`; these clients write the model's template themselves."
-WINDOW = "Number of latest tokens that it covers. -1: all. 0: off."
+WINDOW = "Number of newest tokens that it covers. -1: all. 0: off."
 
 
 class Switch(NamedTuple):
