@@ -251,7 +251,7 @@ def _read_preset(name: str, preset: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_setting(place: tuple[int | str, ...]) -> str:
-    """The reason why the name at `place` is no setting."""
+    """The reason why the name at `place` is not a setting."""
     name = str(place[-1])
     of, known = "this server", Settings.model_fields.keys()
     if place[0] == "models" and len(place) == 3:

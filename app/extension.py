@@ -201,5 +201,7 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {k[len(PREFIX) :].lower(): v for k, v in config.items() if k.startswith(PREFIX)}
     for name in found:
         if name not in Settings.model_fields:
-            raise SettingsError(f"{PREFIX}{name.upper()} in app.config is no setting of Switchyard")
+            raise SettingsError(
+                f"{PREFIX}{name.upper()} in app.config is not a setting of Switchyard"
+            )
     return found

@@ -20,7 +20,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         [],
         description="Networks of proxies whose `X-Forwarded-For` is trusted, such as"
         ' `["10.0.0.0/8"]`; `unix` for a proxy on a Unix socket. The client is the rightmost'
-        " address in it that is no trusted proxy's.",
+        " address in it that is not a trusted proxy's.",
     )
 
     access_log: str = Field(

@@ -50,12 +50,12 @@ def check_environment(settings: Collection[str]) -> None:
     for name in os.environ:
         is_known = name in (CONFIG, KEY, URL) or name[len(PREFIX) :].lower() in settings
         if name.startswith(PREFIX) and not is_known:
-            raise SettingsError(f"{name} in the environment is no setting of this server")
+            raise SettingsError(f"{name} in the environment is not a setting of this server")
     check_file()
 
 
 def _is_simple_list(annotation: Any) -> bool:
-    """Whether the type is a list whose items are no tables."""
+    """Whether the type is a list whose items aren't tables."""
     if get_origin(annotation) is not list:
         return False
     [item] = get_args(annotation)

@@ -158,7 +158,7 @@ class ModelConfig:
     silence_timeout: float = _option(
         5.0,
         "Seconds without a sign of life after which an engine's process gets no jobs: jobs"
-        " whose text has begun end with an error, the others go on elsewhere.",
+        " whose text has begun end with an error, the others continue elsewhere.",
     )
     hang_timeout: float = _option(
         60.0,

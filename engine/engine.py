@@ -220,7 +220,7 @@ class Engine:
             self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Take no more jobs, let running jobs go on for `drain` seconds, then end them and release
+        """Accept no more jobs, let running ones continue for `drain` seconds, then end and release
         the model. Returns whether that was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain

@@ -80,7 +80,7 @@ class Job:
     priority: int = 0  # higher first
     client: str = ""  # the client whose share of the engine the job counts against
     kind: str = ""  # of its request: a client's answers of one kind are alike
-    # New tokens of such an answer. `Engine.submit` sets it: it is no part of the request
+    # New tokens of such an answer. `Engine.submit` sets it: it is not part of the request
     usual_tokens: int = field(default=USUAL_TOKENS, compare=False)
     owner: str = ""  # the API key or client that the text belongs to
     request_id: str = ""  # the client's name for the request, for the logs; jobs may share it

@@ -98,7 +98,7 @@ def bind() -> str:
 
 
 def check_bind(value: str) -> str:
-    """Returns the value. Raises ValueError if it is no address."""
+    """Returns the value. Raises ValueError if it is not an address."""
     port = re.fullmatch(r"(?:\[.+\]|[^\[\]]+):(\d+)", value, re.ASCII)
     if not value.startswith(("unix:", "fd://")) and (not port or int(port[1]) > 65535):
         raise ValueError("must be HOST:PORT, [HOST]:PORT, unix:PATH or fd://NUMBER")

@@ -38,7 +38,7 @@ class Answer(Choice):
 
     @property
     def finish_reason(self) -> str:
-        """The engine's finish reason, or "tool_calls". Empty while the answer goes on.
+        """The engine's finish reason, or "tool_calls". Empty while the answer continues.
 
         An answer that `end` ended is "cancelled" to the engine, and "tool_calls" here.
         """

@@ -126,7 +126,7 @@ class Message(Object):
 
 
 def _arguments(text: str) -> Any:
-    """The object in a JSON text. A text that is no object was cut off, and stays as it is."""
+    """The object in a JSON text. A text that is not an object was cut off, and stays as it is."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -119,7 +119,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super()._generate(_Watch().visit(source), *args, **options)
 
     def _watched(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items of a loop, with a look at the clock at each turn."""
+        """The items of a loop, with a check of the clock at each turn."""
         for item in items:
             self._look()
             yield item

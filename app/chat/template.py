@@ -53,7 +53,7 @@ class ChatTemplate:
     """Renders prompts, with the functions that `apply_chat_template` offers a template."""
 
     def __init__(self, model_dir: engine.ModelDir, name: str = "default") -> None:
-        """The template of that name. A broken one is no error here: completions need none.
+        """The template of that name. A broken one is not an error here: completions need none.
         `render` reports it.
         """
         found = model_dir.chat_templates.get(name)

@@ -91,7 +91,7 @@ class Answers:
         return self._begin(submitted, WholeWriter(render), 0.0)
 
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
-        """A streamed response, which goes on until the jobs have ended.
+        """A streamed response, which continues until the jobs have ended.
 
         Waits for the first frame, so that a job that fails at once has its own status. It
         waits for one heartbeat at most: by then the client must see that it is served. Raises the

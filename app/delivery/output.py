@@ -60,7 +60,7 @@ class Output:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the answer would go on if its client had not left."""
+        """Whether the answer would continue if its client had not left."""
         return not (self.is_finished or self._transcript.has_ended)
 
     @property

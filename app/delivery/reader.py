@@ -175,7 +175,7 @@ class Reader:
             self._next_deadline = next_of(self._deadlines)
 
     def _check_deadlines(self, now: float) -> None:
-        """Raises TimedOut, but leaves a late reader one take of what has come meanwhile."""
+        """Raises TimedOut, but leaves a late reader one take of what has arrived meanwhile."""
         if self._late < self._next_deadline and self._stream.has_events:
             self._late = now
             return

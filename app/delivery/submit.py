@@ -69,7 +69,7 @@ def receive(
 
 @contextlib.contextmanager
 def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
-    """Passes the gate with an input of `size` bytes that is no request body.
+    """Passes the gate with an input of `size` bytes that is not a request body.
 
     The input is inside until `submit` or the end of the context. Raises ClientGone, TimedOut, Full.
     """

@@ -138,7 +138,7 @@ class KeptTranscript(Transcript):
 
     A kept transcript needs no thread of its own: a reader that waits for the next frame drives it.
     It takes the jobs' events and writes the frames for all readers. When the last reader has left,
-    its thread goes on for `keep` seconds, for a client that comes back.
+    its thread continues for `keep` seconds, for a client that comes back.
     """
 
     __slots__ = (
@@ -154,7 +154,7 @@ class KeptTranscript(Transcript):
     )
 
     def __init__(self, submitted: Submitted, writer: Writer, keep: float) -> None:
-        """`keep`: seconds for which the jobs go on without a reader, and frames stay after the
+        """`keep`: seconds for which the jobs continue without a reader, and frames stay after the
         last one. A new transcript has no reader; call `join`.
         """
         super().__init__(submitted, writer)

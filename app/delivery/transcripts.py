@@ -29,7 +29,7 @@ class Claim:
 
     @property
     def is_void(self) -> bool:
-        """Whether the next request with the key is the first again: an error is no answer."""
+        """Whether the next request with the key is the first again: an error is not an answer."""
         if self.transcript is None:
             return self.settled.is_set()
         return self.transcript.error is not None or self.transcript.is_over(time.monotonic())

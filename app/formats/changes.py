@@ -25,8 +25,8 @@ class ModelName(Parameters):
 class _Change(Parameters):
     way: engine.Way | None = Field(
         None,
-        description="`beside`: the old engine goes on until the new one is loaded; `drain`: it ends"
-        " first. Default: beside where memory allows.",
+        description="`beside`: the old engine continues until the new one is loaded; `drain`: it"
+        " ends first. Default: beside where memory allows.",
     )
 
 

@@ -23,7 +23,7 @@ class TokenNames:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The name of a token. Bytes that are no text are shown as `\\xf0`, after `mark`."""
+        """The name of a token. Bytes that aren't text are shown as `\\xf0`, after `mark`."""
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
@@ -130,7 +130,7 @@ def _chat_token(token_id: int, logprob: float, names: TokenNames) -> dict[str, A
     return {
         "token": names.name(token_id),
         "logprob": _number(logprob),
-        "bytes": list(piece) if piece else None,  # a special token is no text
+        "bytes": list(piece) if piece else None,  # a special token isn't text
     }
 
 

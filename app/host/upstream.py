@@ -72,7 +72,7 @@ class Upstream:
             raise _closed(self.url, lost) from lost
 
     def close(self) -> None:
-        """Closes idle connections. Running requests go on."""
+        """Closes idle connections. Running requests continue."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:

@@ -19,7 +19,7 @@ class Proxies:
         self._networks = [ipaddress.ip_network(name) for name in trusted if name != UNIX]
 
     def client_of(self, request: flask.Request) -> str:
-        """The rightmost address of `X-Forwarded-For` that is no trusted proxy's.
+        """The rightmost address of `X-Forwarded-For` that is not a trusted proxy's.
 
         A client can forge all addresses left of it, and the whole header of a request that came
         past the proxies.

@@ -14,7 +14,7 @@ _SANE = re.compile(r"[\w.:/+=@~-]{1,128}", re.ASCII)  # UUIDs, traces, hashes; s
 def request_id() -> str:
     """The id of the current request: the client's `X-Request-Id` if it is sane, else a new one.
 
-    Empty outside a request. Clients repeat their ids, so an id is no key of any table.
+    Empty outside a request. Clients repeat their ids, so an id is not a key of any table.
     """
     if not flask.has_request_context():
         return ""

@@ -24,7 +24,7 @@ _STRING = r'"(?:[^"\\]++|\\.)*+"'
 _OBJECT = rf'(?P<object>\{{(?:[^{{}}"]++|{_STRING}|(?&object))*+\}})'
 _OTHER = rf'"(?:type|id)"\s*+:\s*+{_STRING}\s*+'
 _REST = rf"(?:\s*+,\s*+{_OTHER})*+\s*+\}}"
-_SPACE = r"(?<!\s)\s*+"  # white space before a call, which is no text of the answer
+_SPACE = r"(?<!\s)\s*+"  # white space before a call, which isn't text of the answer
 
 
 _NAME = r'"name"\s*+:\s*+"(?P<name>[^"\\]++)"\s*+'
@@ -204,7 +204,7 @@ _LLAMA3 = CallFormat(
     more_tags=("<|python_tag|>",),
 )
 
-# Channels of gpt-oss. An answer begins with the name of its channel, which is no text of it.
+# Channels of gpt-oss. An answer begins with the name of its channel, which isn't text of it.
 _CHANNEL = r"(?:<\|channel\|>(?:commentary|analysis)\s*+)?+"
 _TO_FUNCTION = (
     rf"(?:<\|end\|>)?+(?:<\|start\|>assistant\s*+)?+{_CHANNEL}to=functions\."

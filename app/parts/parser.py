@@ -88,7 +88,7 @@ class PartParser:
 
     def finish(self, is_cut: bool = False) -> list[Part]:
         """The parts of the text still held back. No text follows. `is_cut`: the model would have
-        gone on, so the beginning of thoughts or of a call is no text.
+        gone on, so the beginning of thoughts or of a call isn't text.
         """
         if is_cut and self._state == self._opening and not self._held.isspace():
             self._held = ""

@@ -186,7 +186,7 @@ class Sampled(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """By this name alone a window of 0 tokens is no penalty, as in llama.cpp and Ollama."""
+        """By this name alone a window of 0 tokens means no penalty, as in llama.cpp and Ollama."""
         if type(window := body.get("repeat_last_n")) is not int or window:
             return body
         own = cls.names_of_fields()["repetition_penalty"]

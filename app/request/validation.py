@@ -30,7 +30,7 @@ NEUTRAL = "Not supported, except for these values, which ask for nothing."  # in
 TOLD = "Any value is accepted without effect; the response says so."
 SETTLED = "Not supported, except for these values, which other parameters or the route settle."
 OTHER = "Another name of"
-TAG = "\0"  # begins a discriminator's tag, which is no part of a parameter's path
+TAG = "\0"  # begins a discriminator's tag, which is not part of a parameter's path
 
 
 def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
@@ -98,7 +98,7 @@ Off = Annotated[Literal[False], BeforeValidator(_off)]
 
 
 class Parameters(BaseModel):
-    """The body of a request. Strict: a string is no number."""
+    """The body of a request. Strict: a string is not a number."""
 
     model_config = Finite
 

@@ -53,7 +53,7 @@ def change_model(name: str) -> flask.Response:
     """Load a model, or swap it for another directory or other settings.
 
     A setting that the body doesn't have stays as it is. Running requests end on the old engine,
-    beside the new one if memory allows. The load goes on if the client leaves the stream.
+    beside the new one if memory allows. The load continues if the client leaves the stream.
     """
     check_operator()
     request = receive(

@@ -13,7 +13,7 @@ class Backend(Protocol):
     what it has done since it was made.
 
     A failure of one job is an event of that job. An exception concerns all jobs: DeviceLost if only
-    another process can go on, OutOfMemory if fewer jobs might.
+    another process can continue, OutOfMemory if fewer jobs might.
     """
 
     work: Work
@@ -35,11 +35,11 @@ class Backend(Protocol):
         """
 
     def iterate(self) -> list[JobEvent]:
-        """One step of all active jobs that can go on."""
+        """One step of all active jobs that can continue."""
 
     def is_waiting(self, wake: Callable[[], None]) -> bool:
-        """Whether no job can go on now; there is at least one. Then another thread calls `wake`
-        when a job may go on.
+        """Whether no job can continue now; there is at least one. Then another thread calls `wake`
+        when a job may continue.
         """
 
     @property

@@ -8,7 +8,7 @@ WHITESPACE = r"( |\n[ \t]{0,20})?"
 ANY_WHITESPACE = r"[ \n\r\t]*"
 
 _HEX = "[0-9a-fA-F]"
-# Half a surrogate pair is no character: most readers of JSON refuse or replace it.
+# Half a surrogate pair is not a character: most readers of JSON refuse or replace it.
 _ESCAPED = (
     rf'\\(["\\\/bfnrt]|u([0-9a-cA-Ce-fE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}'
     rf"|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}))"

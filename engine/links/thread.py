@@ -142,7 +142,7 @@ class EngineThread:
                     if self._batch and not self._is_waiting:
                         self._iterate(backend)
                         self._tell_stats(backend)
-            except ModelError:  # only another process can go on: the link ends or moves the jobs
+            except ModelError:  # only another process can continue: the link ends or moves the jobs
                 raise
             except BaseException as reason:
                 self._fail_batch(reason)

@@ -45,7 +45,7 @@ def read_layers(model_config: dict[str, Any], num_layers: int) -> list[Layer]:
     text = text_config(model_config)
     window, is_local = _window(name, text), _local(name, text, num_layers)
     if window is not None and (not isinstance(window, int) or window < 2):
-        raise ModelError(f"config.json: a sliding_window of {window!r} is no number of tokens")
+        raise ModelError(f"config.json: a sliding_window of {window!r} is not a number of tokens")
     return [
         Layer(
             window if local else None,

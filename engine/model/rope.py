@@ -37,7 +37,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     named = text.get("rope_parameters") or {}
     found = named or text.get("rope_scaling") or {}
     if not isinstance(found, dict):
-        raise ModelError(f"config.json: the rotary embedding is {found!r}, which is no object")
+        raise ModelError(f"config.json: the rotary embedding is {found!r}, which is not an object")
     settings = dict(found)
     if any(isinstance(value, dict) for value in settings.values()):
         raise ModelError(

@@ -130,7 +130,7 @@ class Tokenizer:
         return self.decode(token_ids, skip_special=False)
 
     def decoder(self) -> TextDecoder:
-        """A decoder for a text that goes on, such as a completion: without special tokens."""
+        """A decoder for a text that continues, such as a completion: without special tokens."""
         return TextDecoder(self.pieces)
 
     @cached_property

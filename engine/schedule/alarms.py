@@ -36,7 +36,7 @@ class Alarm:
                 return
             try:
                 call()
-            except Exception:  # the thread must go on for the other alarms
+            except Exception:  # the thread must continue for the other alarms
                 logger.exception("an alarm failed")
 
 

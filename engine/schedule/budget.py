@@ -11,7 +11,7 @@ class Budget:
 
     While no prompt waits, `usual` tokens. With each iteration in which one waits, twice as many, up
     to `most`, and back. Never more than keep an iteration within `gap`, by the iterations measured
-    so far, but at least a quarter of `usual`: prompts must go on.
+    so far, but at least a quarter of `usual`: prompts must continue.
     """
 
     def __init__(self, usual: int, most: int, gap: float = math.inf) -> None:

@@ -9,7 +9,7 @@ CHECKS = 10  # checks in `hang_timeout`
 def interval_of(hang_timeout: float) -> float:
     """Seconds between checks. A hang is counted in checks, not measured by a clock: CLOCK_MONOTONIC
     goes on while this process is stopped or frozen, alone or with its container or machine. Such a
-    pause is one check, however long, and is no hang.
+    pause is one check, however long, and isn't a hang.
     """
     return min(hang_timeout / CHECKS, 1.0)
 
@@ -61,7 +61,7 @@ class Watchdog:
     # Watchdog's thread
 
     def check(self) -> bool:
-        """Check once. Returns whether to go on."""
+        """Check once. Returns whether to continue."""
         since = self._busy_since()
         if since is None or since != self._since:
             self._since, self._num_looks, self._is_told = since, 0, False

@@ -44,7 +44,7 @@ def report(found: list[Result], wanted: int) -> str:
         f" {', '.join(f'{counts[outcome]} {outcome}' for outcome in ORDER if counts[outcome])}"
     ]
     if len(found) < wanted:
-        lines.append(f"{wanted - len(found)} are left: the same command goes on with them")
+        lines.append(f"{wanted - len(found)} are left: the same command continues with them")
     lines += [f"\n{short(result)}" for result in found if result.outcome == SURVIVED]
     lines += [f"\n{short(result)}\n{result.detail}" for result in found if result.outcome == ERROR]
     false = collections.Counter(test for result in found for test in result.false_killers)

@@ -112,7 +112,7 @@ def list_keys(path: str, as_json: bool) -> None:
 @click.argument("name")
 @with_file
 def remove(path: str, name: str) -> None:
-    """Revoke a key. Its running requests go on to their end."""
+    """Revoke a key. Its running requests finish."""
 
     def without(text: str) -> str:
         parts = blocks(text)

@@ -79,7 +79,7 @@ def drain(settings: Settings, address: str) -> None:
     nodes = gcs.get_all_node_info(timeout=REACH, state_filter=GcsNodeInfo.ALIVE)
     found = [node for node, one in nodes.items() if one.node_manager_address == address]
     if not found:
-        raise ClusterError(f"{address} is no machine of the cluster now")
+        raise ClusterError(f"{address} is not a machine of the cluster now")
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # without a deadline
     is_accepted, why = gcs.drain_node(found[0].hex(), reason, "cluster node --drain", 0)
     if not is_accepted:

@@ -107,7 +107,7 @@ class Body(io.RawIOBase):
         if semicolon:
             size = size.rstrip(b" \t")
         if not _SIZE.fullmatch(size) or not CHUNK_EXT_RE.fullmatch(semicolon + extensions):
-            self._refuse(f"{line[:100]!r} is no size of a chunk")
+            self._refuse(f"{line[:100]!r} is not a chunk size")
         self._left = int(size, 16)
         if not self._left:
             self._skip_trailers()

@@ -35,7 +35,7 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("SWITCHYARD_MAX_PENDNG", "1", "SWITCHYARD_MAX_PENDNG in the environment is no setting"),
+        ("SWITCHYARD_MAX_PENDNG", "1", "SWITCHYARD_MAX_PENDNG in the environment is not a setting"),
         ("SWITCHYARD_MAX_PENDING", "many", "SWITCHYARD_MAX_PENDING in the environment: .*integer"),
         ("SWITCHYARD_DEVICE", "tpu", "SWITCHYARD_DEVICE in the environment: .*'cuda'"),
         ("SWITCHYARD_HEARTBEAT", "0", "SWITCHYARD_HEARTBEAT in the environment: .*greater than 0"),
@@ -135,7 +135,7 @@ def test_a_wrong_setting_is_told_by_where_it_stands(elsewhere, monkeypatch):
     monkeypatch.setenv("SWITCHYARD_MAX_PENDING", "y")
     assert told() == "SWITCHYARD_MAX_PENDING in the environment"
     assert told(max_pending="z") == "argument max_pending"
-    with pytest.raises(SettingsError, match=r"^maxpending is no setting"):
+    with pytest.raises(SettingsError, match=r"^maxpending is not a setting"):
         read_settings(maxpending=1, max_pending=1)
 
 
@@ -162,16 +162,16 @@ def test_what_gunicorn_can_bind_is_taken(bind):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("max_pendng = 1", r"max_pendng in switchyard\.toml is no setting of this server"),
+        ("max_pendng = 1", r"max_pendng in switchyard\.toml is not a setting of this server"),
         ("max_pendng = 1", r"did you mean max_pending\?"),
-        ("[engine]\nname = 'x'", r"engine in switchyard\.toml is no setting of this server"),
+        ("[engine]\nname = 'x'", r"engine in switchyard\.toml is not a setting of this server"),
         (
             "[[models]]\nmodel = 'x'\nkeys_file = 'k'",
             r"models\.0\.keys_file in switchyard\.toml is not a setting of one model",
         ),
         (
             "[[models]]\nmodel = 'x'\nidle_timout = 3",
-            r"models\.0\.idle_timout .* is no setting of a model; did you mean idle_timeout\?",
+            r"models\.0\.idle_timout .* is not a setting of a model; did you mean idle_timeout\?",
         ),
         ("[[loras]]\nname = 'x'\npath = 'y'\nscale = 1", r"loras\.0\.scale .* no setting of loras"),
         ("max_pending = 'x'", r"max_pending in switchyard\.toml: .*integer"),

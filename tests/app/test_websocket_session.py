@@ -54,7 +54,7 @@ class Client:
         raise AssertionError("the connection has ended")
 
     def receive(self):
-        """The next message that is no text of an answer."""
+        """The next message that isn't text of an answer."""
         return next(message for message in self.messages() if message["type"] != "chunk")
 
     def receive_closing(self):

@@ -155,7 +155,7 @@ def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, t
     assert done.exit_code == 1 and "max_batch_size" in done.output
     file.write_text("wrong = 1\n")
     done = switchyard("check", model_path, "--config", file.name)
-    assert f"wrong in {file} is no setting" in done.output
+    assert f"wrong in {file} is not a setting" in done.output
     file.write_text('name = "other"\n')
     assert "✓ model: other" in switchyard("check", model_path, "--config", str(file)).output
     more = ["--config", str(file), "--set", "name=given", "--set", "max_seq_len=256"]

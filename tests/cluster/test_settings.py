@@ -52,7 +52,7 @@ def read(tmp_path, monkeypatch):
         ("", 'ports = "20050-20150"', "ports in .*20050-20150 has 20050"),
         ("", 'state_dir = "here"', "state_dir in .*'here' must be an absolute path"),
         ("", f'state_dir = "/{"x" * 40}"', "state_dir in .*41 characters; at most 40"),
-        ("", "cell = 4", "cell in .*is no setting of cluster"),
+        ("", "cell = 4", "cell in .*is not a setting of cluster"),
     ],
 )
 def test_a_wrong_value_is_named(read, model, cluster, message):

@@ -136,7 +136,7 @@ def test_where_attention_has_no_windows_a_longer_context_is_refused(build):
     [
         ({"layer_types": ["full_attention"]}, "for each of 5 layers"),
         ({"layer_types": ["chunked_attention"] * 5}, "full_attention or sliding_attention"),
-        ({"sliding_window": 0}, "sliding_window of 0 is no number of tokens"),
+        ({"sliding_window": 0}, "sliding_window of 0 is not a number of tokens"),
     ],
     ids=str,
 )

@@ -99,8 +99,8 @@ NO_SIZES = (b"", b"3 ", b" 3", b"+3", b"0x3", b"3_0", b"-3", b"\x0b3;a", b"3\x0b
         (b"3\r\nabcde\r\n0\r\n\r\n", "malformed|longer than it says"),
         (b"3\r\nabcd\r\n\r\n0\r\n\r\n", "malformed|longer than it says"),
         (b"3\r\nabc\r\n0\r\nGET / HTTP/1.1\r\n\r\n", "is no trailer"),
-        (b"3;\x01\r\nabc\r\n0\r\n\r\n", "is no size of a chunk"),
-        *((size + b"\r\nabc\r\n0\r\n\r\n", "is no size of a chunk") for size in NO_SIZES),
+        (b"3;\x01\r\nabc\r\n0\r\n\r\n", "is not a chunk size"),
+        *((size + b"\r\nabc\r\n0\r\n\r\n", "is not a chunk size") for size in NO_SIZES),
     ],
 )
 def test_chunks_have_the_length_that_they_say_and_trailers_have_names(data, refusal):

@@ -139,7 +139,7 @@ def completed(served, token_ids, **constraint):
 
 
 def spelled(served, text):
-    """A text in tokens that divide its tags: where a tag is one control token, that is no text."""
+    """A text in tokens that divide its tags: where a tag is one control token, that isn't text."""
     return [i for start in range(0, len(text), 3) for i in served.ids(text[start : start + 3])]
 
 

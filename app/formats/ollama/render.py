@@ -144,7 +144,7 @@ class OllamaRender:
         }
 
     def _context(self, finished: engine.Finished) -> Mapping[str, list[int]]:
-        """The tokens so far, for a request that goes on from here."""
+        """The tokens so far, for a request that continues from here."""
         if self._head.context is None:
             return {}
         is_over = finished.finish_reason == "stop" and finished.stop_reason is None

@@ -25,7 +25,7 @@ class TokenizeContent(OfModel):
         True, description="Whether special tokens that the text spells out count as such."
     )
     with_pieces: bool = Field(
-        False, description="Also return each token's text, or its bytes if they are no text."
+        False, description="Also return each token's text, or its bytes if they aren't text."
     )
 
     @property

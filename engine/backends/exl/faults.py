@@ -1,4 +1,4 @@
-"""Classifies torch's exceptions by whether the process can go on."""
+"""Classifies torch's exceptions by whether the process can continue."""
 
 import torch
 

@@ -66,7 +66,7 @@ Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBr
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
     """The library's own results are those of started jobs; all others are ours. The return of a job
-    is no result.
+    is not a result.
     """
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result

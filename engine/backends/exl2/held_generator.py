@@ -19,7 +19,7 @@ class HeldGenerator(PagingGenerator):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no job can go on before the rules of one are ready."""
+        """Whether no job can continue before the rules of one are ready."""
         if self.pending_jobs or self.returning() is not None:
             return False
         return all(job.held is not None and not job.sampler.is_ready for job in self.active_jobs)

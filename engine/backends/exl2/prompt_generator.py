@@ -41,7 +41,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     def defrag_cache(self) -> None:
         """Moves no page. A page is found through a table, so its place costs nothing
         (docs/decisions.md). The library's kernel dies of a misaligned address where the width of
-        keys is no multiple of 128 and the cache is quantized.
+        keys is not a multiple of 128 and the cache is quantized.
         """
 
     def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:

@@ -18,7 +18,7 @@ def control_ids(added: Mapping[int, tokenizers.AddedToken], model_dir: ModelDir)
     tokenizer_config.json, they look like control tokens, or the chat template spells them.
 
     Many models have tags of turns and calls that aren't special. Words and white space that a
-    template also has are no control tokens: their meaning is that of any text.
+    template also has aren't control tokens: their meaning is that of any text.
     """
     named = {model_dir.special_token("bos_token"), model_dir.special_token("eos_token")}
     template = model_dir.all_templates

@@ -58,7 +58,7 @@ class TextDecoder:
         beginning: Beginning | None = None,
     ) -> None:
         """`pieces`: the bytes of each token. `named`: other bytes, for special tokens that are to
-        be shown. `beginning`: what to drop from the first text; None for a text that goes on.
+        be shown. `beginning`: what to drop from the first text; None for a text that continues.
         """
         self._pieces = pieces
         self._named = named or {}

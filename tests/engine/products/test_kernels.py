@@ -82,7 +82,7 @@ def test_a_product_of_any_number_of_rows_is_exact(rows):
 
 @pytest.mark.parametrize("tiling", tilings(IN_CI))
 def test_three_matrices_are_multiplied_in_one_launch(tiling):
-    """One of them with a width that is no multiple of 64. Results are added to what is there."""
+    """One of them with a width that is not a multiple of 64. Results are added to what is there."""
     shapes = ((256, "all"), (96, "4"), (128, "6"))
     several = [Random(width, PLANS[plan], seed=width) for width, plan in shapes]
     x = random_input(3)

@@ -14,7 +14,7 @@ def fast_fill_cpu_ones_bool(tensor: torch.Tensor) -> None:
 
 
 def fast_fadd_cpu(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Add `b`, repeated, to `a`. RuntimeError if the size of `a` is no multiple of that of `b`."""
+    """Add `b`, repeated, to `a`. RuntimeError unless the size of `b` divides that of `a`."""
     if a.dtype != torch.float32 or b.dtype != torch.float32:
         raise RuntimeError(f"a and b must be float32, not {a.dtype} and {b.dtype}")
     a.view(-1, b.numel()).add_(b.view(1, -1))

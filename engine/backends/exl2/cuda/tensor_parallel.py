@@ -68,7 +68,7 @@ def _obstacle(model: ExLlamaV2) -> str | None:
     if not config.arch.lm.supports_tp:
         return "not this architecture"
     if config.intermediate_size % 128:
-        return f"its intermediate_size, {config.intermediate_size}, is no multiple of 128"
+        return f"its intermediate_size, {config.intermediate_size}, is not a multiple of 128"
     if config.partial_rotary_factor != 1:
         return f"its partial_rotary_factor is {config.partial_rotary_factor}"
     if config.num_attention_heads * config.head_dim != config.hidden_size:

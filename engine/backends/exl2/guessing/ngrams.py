@@ -26,7 +26,7 @@ class Ngrams:
         return 0.0 if self._next is None else self._rate
 
     def add(self, token_ids: Iterable[int], is_counted: bool = True) -> None:
-        """The text goes on. `is_counted`: whether its tokens count in the rate."""
+        """The text continues. `is_counted`: whether its tokens count in the rate."""
         ids, after = self._ids, self._after
         for token_id in token_ids:
             if is_counted and self._next is not None:
@@ -42,7 +42,7 @@ class Ngrams:
             return []
         found: list[int] = []
         for place in range(self._next, self._next + number):
-            # A text that repeats itself goes on by what was just guessed.
+            # A text that repeats itself continues with what was just guessed.
             known = place < len(self._ids)
             found.append(self._ids[place] if known else found[place - len(self._ids)])
         return found
