@@ -60,7 +60,7 @@ def stream_of(text, piece=4000):
 
 
 def longest(events):
-    """Of the thread that has run most functions of the page."""
+    """The longest tasks of the thread that has run most functions of the page."""
     thread = lambda event: (event["pid"], event["tid"])  # noqa: E731
     calls = collections.Counter(thread(one) for one in events if one["name"] == "FunctionCall")
     [(main, _)] = calls.most_common(1)

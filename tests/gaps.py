@@ -11,7 +11,7 @@ NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>"]
 
 
 def add_gap_tokens(path):
-    """Of a model whose last tokens nothing else is made of."""
+    """Adds tokens for gaps to a model whose last tokens nothing else is made of."""
     file = path / "tokenizer.json"
     content = json.loads(file.read_text())
     model = content["model"]

@@ -23,7 +23,7 @@ def assert_within(factor, measured, reference, slack=0.0):
 
 
 def thread_seconds(work):
-    """Of this thread, not of others on a busy machine."""
+    """Seconds of this thread, not of others on a busy machine."""
     begin = time.thread_time()
     work()
     return time.thread_time() - begin

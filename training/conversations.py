@@ -52,7 +52,7 @@ def is_held_out(key: str) -> bool:
 def draw(
     r: random.Random, skill: Callable[[random.Random], Exchange], held_out: bool = False
 ) -> Exchange:
-    """Of those kept back, or of the others."""
+    """Draws from those kept back, or from the others."""
     while True:
         exchange = skill(r)
         if is_held_out(exchange.key) == held_out:

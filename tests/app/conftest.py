@@ -241,7 +241,7 @@ class Streamed:
 
     @property
     def texts(self):
-        """Of the choices, without the end."""
+        """The texts of the choices, without the end."""
         bodies = [json.loads(data) for _, data in self.events if data != "[DONE]"]
         return [body["choices"][0]["text"] for body in bodies if "choices" in body]
 

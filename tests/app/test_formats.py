@@ -13,7 +13,7 @@ ANTHROPICS = {"anthropic-version": "2023-06-01"}
 
 @pytest.fixture
 def make_client(model_path):
-    """Of an application whose model doesn't load."""
+    """Makes a client of an application whose model doesn't load."""
 
     def make(formats=None, **more):
         named = {} if formats is None else {"formats": formats}

@@ -85,7 +85,7 @@ class Page:
 
     @property
     def _keys(self):
-        """Of its connection to OpenAI's API, which needs one."""
+        """The key of its connection to OpenAI's API, which needs one."""
         key = self._key or {"Authorization": "Bearer none"}
         return {**key, "x-api-key": key["Authorization"].removeprefix("Bearer ")}
 

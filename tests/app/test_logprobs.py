@@ -164,7 +164,7 @@ def test_echo_scores_the_prompt(make_client, ids):
 
 
 def names(pieces, by_id=False):
-    """Of tokens with these bytes."""
+    """The names of tokens with these bytes."""
     tokenizer = SimpleNamespace(piece=pieces.get, decoder=lambda: engine.TextDecoder(pieces))
     return TokenNames(tokenizer, by_id)
 

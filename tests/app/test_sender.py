@@ -239,7 +239,7 @@ WAY = ("switchyard.engine.stream", "switchyard.app.delivery", "switchyard.app.ht
 
 
 def num_objects():
-    """Of the classes that an answer passes from its jobs to its socket."""
+    """The number of objects of the classes that an answer passes from its jobs to its socket."""
     return sum(str(type(item).__module__).startswith(WAY) for item in gc.get_objects())
 
 

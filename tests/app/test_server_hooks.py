@@ -24,7 +24,7 @@ class Said(list):
 
 @pytest.fixture
 def handlers():
-    """Of signals, as they were."""
+    """Restores the handlers of signals."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGRTMIN)
     before = {number: signal.getsignal(number) for number in numbers}
     yield

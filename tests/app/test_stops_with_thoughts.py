@@ -19,7 +19,7 @@ CALL = f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</too
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def paths(request, tmp_path_factory):
-    """Of a model that opens its thoughts itself, and of one whose template opens them."""
+    """Paths of a model that opens its thoughts itself, and of one whose template opens them."""
     folder = tmp_path_factory.mktemp("models")
     paths = [lay_out(request.param, DEMO, folder / name) for name in ("own", "opened")]
     file = pathlib.Path(paths[1]) / "tokenizer_config.json"

@@ -24,7 +24,7 @@ def failures():
 
 @pytest.fixture
 def outcome(failures):
-    """Of the tests whose names begin so."""
+    """The outcome of the tests whose names begin so."""
     return lambda name: [failures[each] for each in failures if each.startswith(name)]
 
 

@@ -123,7 +123,7 @@ def test_pings_are_a_heartbeat_apart_and_from_all_else_that_is_sent(pair, opened
 
 
 class Halting(socket.socket):
-    """Of the first that is sent, half goes out; the rest when another thread has had its turn."""
+    """Sends half of the first piece at once, the rest when another thread has had its turn."""
 
     def __init__(self, other):
         super().__init__(fileno=other.detach())

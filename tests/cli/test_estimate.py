@@ -135,7 +135,7 @@ def test_config_json_alone_needs_bits(switchyard, config_alone):
 
 
 def test_bits_are_those_of_the_files(switchyard, config_alone):
-    """Of a model that is there, planned sizes are nearly those of its files."""
+    """Planned sizes of an existing model are nearly those of its files."""
     there = told(switchyard)[0]["cache_modes"][0]["weights"]
     planned = told(switchyard, "--bits", 4)[0]["cache_modes"][0]["weights"]
     assert planned == pytest.approx(there, rel=0.1)  # of a few kilobytes each

@@ -189,7 +189,7 @@ def test_what_cannot_be_done_changes_nothing(keys, path, arguments, status, says
 
 
 def test_priorities_are_the_servers(keys, path, monkeypatch):
-    """Of the whole file; a key that is above them can be removed, and nothing else be done."""
+    """In the whole file: a key above them can only be removed."""
     keys("add", "ann")
     monkeypatch.setenv("SWITCHYARD_MAX_PRIORITY", "5")
     assert keys("add", "vip", "--priority", "5").exit_code == 0

@@ -29,7 +29,7 @@ __all__ = [
 
 @pytest.fixture
 def url(make_counted, fill):
-    """Of a server whose ledger has three rows."""
+    """The URL of a server whose ledger has three rows."""
     fill(
         ("2026-11-01", "ann", "demo", 2, 1, 20, 5, 2),
         ("2026-11-02", "ann", "demo", 10, 0, 1000, 0, 30),

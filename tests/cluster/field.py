@@ -123,7 +123,7 @@ class Field:
         result |= json.loads(told.strip().splitlines()[-1])
 
     def an_engine(self):
-        """Of the busiest engine the process, the number of its machine, and its jobs."""
+        """The process of the busiest engine, the number of its machine, and its jobs."""
         ready = [one for one in self.engines() if one[2] == "ready"]
         at, pid, _, jobs = max(ready, key=lambda one: one[3])
         return pid, int(at.partition(":")[0].rpartition(".")[2]), jobs
@@ -136,7 +136,7 @@ class Field:
         return parent_of(pid)
 
     def jobs(self):
-        """Of all engines, as these report them to their supervisors."""
+        """Jobs of all engines, as these report them to their supervisors."""
         found = self.machines.status()["models"][MODEL]["engines"]
         return sum(int(one["state"].split(", ")[1].split()[0]) for one in found)
 

@@ -376,7 +376,7 @@ def test_status_for_programs_is_json_alone_whatever_ray_prints(call, there, monk
 
 
 class Answers:
-    """Of Serve's handle: one engine has answered, and the machine of another is lost."""
+    """Answers of Serve's handle: one engine has answered, and the machine of another is lost."""
 
     def broadcast(self, name):
         return self

@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 def pages() -> list[str]:
-    """Of the repository, but those that others have written."""
+    """The pages of the repository, except those of other projects."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     names = [name for name in found.stdout.split() if (ROOT / name).is_file()]

@@ -63,7 +63,7 @@ def test_each_route_is_in_the_api_pages_and_no_other(client):
 
 
 def names_of(code):
-    """Of a metric's cell: without labels, with each of the names in braces inside."""
+    """The names in a metric's cell: without labels, with each of the names in braces."""
     plain = re.sub(r"{[^}]*}$", "", code)
     parts = [part.split(",") for part in re.split(r"[{}]", plain)]
     return {"".join(one) for one in itertools.product(*parts)}

@@ -39,7 +39,7 @@ class Scenario:
 
     @classmethod
     def of(cls, path, pages=12):
-        """Of a model that is there already."""
+        """For a model that exists already."""
         scenario = cls.__new__(cls)
         scenario._load(path, pages)
         return scenario

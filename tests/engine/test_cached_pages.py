@@ -46,7 +46,7 @@ def check(backend, before):
 
 @pytest.fixture(params=[False, True], ids=["in turn", "overlapping"])
 def opened(model_path, request):
-    """Of six pages, of which a newcomer takes those first that have keys and values."""
+    """A cache of six pages; a newcomer first takes those that have keys and values."""
     backends = []
 
     def opened(**config):

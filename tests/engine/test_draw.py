@@ -108,7 +108,7 @@ def rows_of(*logits):
 
 
 def p_value(counts, probs, total):
-    """Of Pearson's chi-squared test; rare tokens are taken together."""
+    """The p-value of Pearson's chi-squared test; rare tokens are taken together."""
     rare = [i for i, p in probs.items() if p * total < 5]
     cells = [(counts[i], p * total) for i, p in probs.items() if i not in rare]
     if rare:
@@ -126,7 +126,7 @@ def p_value_of_two(counts, others):
 
 
 def chance(terms):
-    """Of a chi-squared sum as large as that of that many terms, whose cells have the same total."""
+    """The chance of a chi-squared sum this large, of terms whose cells have the same total."""
     terms = list(terms)
     if len(terms) == 1:
         return 1.0
@@ -154,7 +154,7 @@ def test_frequencies_are_those_of_the_definitions(names, request):
 
 
 def library_draws(logits, s, number):
-    """Of ExLlamaV2's own sampler, with its compiled extension."""
+    """Draws of ExLlamaV2's own sampler, with its compiled extension."""
     from exllamav2.generator import ExLlamaV2Sampler
 
     bias = torch.zeros(PADDED)

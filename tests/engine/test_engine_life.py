@@ -247,7 +247,7 @@ def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):
 
 
 class Weights:
-    """Of a model: large."""
+    """The large weights of a model."""
 
 
 def test_an_engine_that_could_not_load_keeps_no_model(model_path):

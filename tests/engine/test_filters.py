@@ -27,7 +27,7 @@ def made(row, num_excluded=0):
 
 
 def probabilities(logits):
-    """Of one row: [(probability, token id)], the likeliest first."""
+    """The probabilities of one row: [(probability, token id)], the likeliest first."""
     values = logits[0].double().tolist()
     top = max(values)
     weights = [math.exp(value - top) for value in values]
@@ -190,7 +190,7 @@ def test_typical(row, limit, num_excluded):
 
 @pytest.mark.parametrize("limit", [0.5, 0.9, 0.99])
 def test_typical_of_a_flat_distribution(limit):
-    """Of a thousand tokens, more are kept than are looked at first."""
+    """More of a thousand tokens are kept than are looked at first."""
     logits = torch.linspace(0.0, 0.5, 1000)[None]
     probs = probabilities(logits)
     entropy = -sum(p * math.log(p) for p, _ in probs)

@@ -66,7 +66,7 @@ def compare(path):
 
 @pytest.fixture(autouse=True)
 def no_monitor(monkeypatch):
-    """Of the bars that transformers draws: a thread that never ends."""
+    """Without the monitor of transformers' bars, a thread that never ends."""
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
 
 

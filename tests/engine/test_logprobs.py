@@ -299,7 +299,7 @@ def test_a_job_whose_scores_were_told_does_not_start_over(make_engine):
 
 
 def test_a_completions_logprobs_are_those_that_it_has_as_a_prompt(model_path, tmp_path):
-    """Of a model with more rows than its tokenizer has tokens."""
+    """For a model with more rows than its tokenizer has tokens."""
     path = shutil.copytree(model_path, tmp_path / "model")
     config = json.loads((path / "config.json").read_text())
     tensors = load_file(path / "model.safetensors")

@@ -24,7 +24,7 @@ MODEL = Footprint(LAYERS, fixed=100 * MIB, num_kv_heads=8, head_dim=128)
 
 
 def memory(*free, footprints=(MODEL,), context=4096, **config):
-    """Of GPUs with so many GiB free."""
+    """The memory of GPUs with this many GiB free."""
     model_config = ModelConfig("path", "name", gpu_reserve=0.5, **config)
     return Memory(model_config, footprints, [int(size * GIB) for size in free], context)
 

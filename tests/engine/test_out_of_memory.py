@@ -152,7 +152,7 @@ def test_a_batch_that_has_failed_is_empty():
 
 
 def test_an_end_without_text_is_a_step_that_went_well():
-    """Of a job whose first token ends it."""
+    """The end of a job whose first token ends it."""
     batch = Batch(8)
     batch.add(job("a"))
     assert batch.note([Finished("a", "stop", 3, 0, 0)])

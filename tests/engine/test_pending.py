@@ -59,7 +59,7 @@ def start(pending, has_room=lambda job: True):
 @given(st.lists(jobs | START), st.sampled_from([1.0, 2.0, 4.0]))
 @pytest.mark.parameter("priority")
 def test_every_job_starts_once_and_a_lower_priority_only_in_its_turn(steps, factor):
-    """Of lower ones, a job's work for `factor` times as much of the highest."""
+    """Lower ones get a job's work for `factor` times as much of the highest."""
     waiting, came, done = {}, [], []
     passed = 0
     for what, one in replay(steps, factor):

@@ -39,7 +39,7 @@ def attentions(model):
 
 
 def transformers_tables(config, max_seq_len, kind=None):
-    """Of positions from 0 on, (positions, numbers), float32."""
+    """Tables of positions from 0 on, (positions, numbers), float32."""
     package = type(config).__module__.replace("configuration", "modeling")
     module = importlib.import_module(package)
     names = [name for name in vars(module) if name.endswith("RotaryEmbedding")]
@@ -213,7 +213,7 @@ def test_the_first_name_of_longrope_is_known():
 
 @pytest.mark.parametrize("name", ["qwen2-window", "qwen2vl", "qwen25vl"])
 def test_a_qwen_that_does_not_say_has_windows_from_transformers_default_on(reference, name):
-    """Of 100 layers: the defaults are 28 and 80."""
+    """With 100 layers: the defaults are 28 and 80."""
     told = {"num_hidden_layers": 100, "use_sliding_window": True, "sliding_window": WINDOW}
     config = {**SPECS[name].config, **told}
     del config["max_window_layers"]

@@ -163,7 +163,7 @@ def test_what_a_row_has_no_room_behind_begins_earlier_instead(opened):
 
 
 def test_a_row_leaves_the_page_behind_it_alone_if_that_is_there(opened):
-    """Of a prompt's four pages the first is given away, as if it were the oldest. It is needed
+    """The first of a prompt's four pages is given away, as if it were the oldest. It is needed
     again, a part of it is there, and the row for the rest would reach into the second.
     """
     backend = opened(cache_tokens=6 * 256)

@@ -324,7 +324,7 @@ class MallInfo(ctypes.Structure):
 
 
 def bytes_in_use():
-    """Of what this process has from malloc, which Python's small objects are not."""
+    """Bytes that this process has from malloc, which Python's small objects don't use."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = MallInfo
     return mallinfo().fields[7]

@@ -33,7 +33,7 @@ def grammars():
 
 
 def chain(length):
-    """Of rules, each a terminal once the one behind it is; and one that refers to many of them."""
+    """Rules, each a terminal once the next one is; and one that refers to many of them."""
     number = length // 40
     rules = [f"r{i} ::= r{i + 1}" for i in range(number)]
     last = f'r{number} ::= a\na ::= "a"\nz ::= {"a " * (length // 4)} z'
@@ -227,7 +227,7 @@ REFERENCES = ["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "a", "#/$defs/~01
 
 
 def texts(kind):
-    """Of words that mean something there, in any order and, some of them, many times over."""
+    """Texts of words that mean something there, in any order and, some of them, many times over."""
     word = st.sampled_from(WORDS[kind])
     times = st.sampled_from([1, 1, 1, 2, 30, 1000])
     parts = st.lists(st.tuples(word, times).map(lambda pair: pair[0] * pair[1]), max_size=12)
@@ -237,7 +237,7 @@ def texts(kind):
 
 
 def schemas():
-    """Of any keywords with any values, most of them of the kind that they have."""
+    """Schemas of any keywords, most with values of the right kind."""
     schema = st.deferred(lambda: inner)
     names = st.sampled_from(NAMES)
     number = st.sampled_from([0, 1, -1, 3, 7.5, 0.001, 9973, 10**6 + 3, 2**53, 10**30, 1e300])

@@ -96,7 +96,7 @@ def full_disk(tmp_path):
 
 
 def test_a_full_disk_costs_no_stream(start, full_disk):
-    """Of temporary files, and of the log."""
+    """The disk of temporary files and of the log is full."""
     redirect = f'exec "$@" >>{full_disk}/log 2>&1'
     command = ["env", f"TMPDIR={full_disk}", "sh", "-c", redirect, "sh", *GUNICORN]
     server = start(command, max_batch_size=16, max_body_bytes=8_000_000).wait_until_ready()

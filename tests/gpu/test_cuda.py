@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
-    """Of a single test, some are: the generator's sampling threads. `backend` looks at the end."""
+    """After a single test some are: the generator's sampling threads. `backend` checks last."""
 
 
 @pytest.fixture(scope="module")

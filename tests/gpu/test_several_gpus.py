@@ -87,7 +87,7 @@ def test_parts_of_layers_give_nearly_the_same_logprobs(serve, narrow):
 
 
 def drawn(backend):
-    """Of jobs together: their prompts with what was drawn, and how likely that was."""
+    """Prompts of concurrent jobs with what was drawn, and how likely that was."""
     jobs = [replace(one, num_logprobs=0) for one in questions()]
     events = run(backend, *jobs)
     texts, likely = [], []
@@ -99,7 +99,7 @@ def drawn(backend):
 
 
 def mean_distance(texts, likely, backend):
-    """Of logprobs at the ends of texts from those that the backend gives the texts."""
+    """The mean distance of logprobs at the ends of texts from those of the backend."""
     jobs = [job(f"text{i}", 0, prompt=t, prompt_logprobs=0) for i, t in enumerate(texts)]
     events = run(backend, *jobs)
     scored = [events[one.identifier][-2].logprobs for one in jobs]

@@ -86,7 +86,7 @@ class Host(Server):
         return sum(float(line.split()[-1]) for line in lines if "request_success_total" in line)
 
     def processes(self):
-        """Of it and its children, the youngest first."""
+        """Its process and children, the youngest first."""
         found = [self.process.pid]
         for pid in found:
             for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):

@@ -173,7 +173,7 @@ def admits(case, name):
 
 
 def other_names(path, body):
-    """Of parameters of this route, which may differ from what has the other name."""
+    """Other names of this route's parameters; they may differ from what has the other name."""
     kinds = {
         "/v1/completions": Completion,
         **dict.fromkeys(CHATS, Chat),
@@ -204,7 +204,7 @@ def unread(case):
 
 
 def number(text):
-    """Of what is text in a query string anyway."""
+    """The number in what is text in a query string anyway."""
     try:
         return float(text)
     except (TypeError, ValueError):
@@ -280,7 +280,7 @@ def fit(body, limit="max_tokens", others=()):
 
 
 def fit_message(message):
-    """Of which role it is says which fields it has."""
+    """The role says which fields the message has."""
     message = {name: value for name, value in message.items() if value is not None}
     if message["role"] != "assistant":
         message.pop("tool_calls", None)

@@ -223,7 +223,7 @@ def again_and_taken_up(session, url, key):
 
 
 def places_taken(url):
-    """Of two requests of each address, all at once."""
+    """The places of two requests of each address, all at once."""
     body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
     gate = threading.Barrier(2 * len(ADDRESSES))
 

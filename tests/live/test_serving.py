@@ -19,7 +19,7 @@ WORDS = SENTENCE.split()
 
 
 def prompts(count):
-    """Of different lengths, some longer than a page of the cache."""
+    """Prompts of different lengths, some longer than a page of the cache."""
     words = [[WORDS[(i * k + k) % len(WORDS)] for k in range(5 + 2 * i)] for i in range(count)]
     return [f"{' '.join(words[i])} number {i}" for i in range(count)]
 

@@ -43,7 +43,7 @@ def samples(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def direct():
-    """Of token ids, each one's log-softmax and whether it is the likeliest, but the first's."""
+    """Each token id's log-softmax and whether it is the likeliest, except the first's."""
     tensors = load_file(f"{DEMO}/model.safetensors")
     config = json.loads((pathlib.Path(DEMO) / "config.json").read_text())
 

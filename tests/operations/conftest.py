@@ -41,7 +41,7 @@ class KeysFile:
 
 @pytest.fixture
 def keys_file(tmp_path):
-    """Of a user ann, another bob, an admin root, and prom, for metrics."""
+    """A file with the keys of two users, ann and bob, an admin root, and prom, for metrics."""
     return KeysFile(tmp_path / "keys.toml").write(*map(entry, KEYS))
 
 
@@ -55,7 +55,7 @@ class Clock:
 
 @pytest.fixture
 def clock():
-    """Of the limits, the failures and the looks at the file of `make_keyed`'s client."""
+    """The clock of limits, failures and checks of the file, for `make_keyed`'s client."""
     return Clock()
 
 

@@ -37,7 +37,7 @@ def path(tmp_path):
 
 @pytest.fixture(params=["EAST-14", "WEST12"])
 def zone(request, monkeypatch):
-    """Of this process's local time: 14 hours before UTC, or 12 behind."""
+    """This process's time zone: UTC+14 or UTC-12."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield request.param

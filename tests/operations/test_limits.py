@@ -21,7 +21,7 @@ ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
 def looked_up(job):
-    """Of a prompt all but two tokens are in the cache."""
+    """The lookup of a prompt: all but two of its tokens are in the cache."""
     total = len(job.prompt)
     cached = max(total - 2, 0)
     yield Started(job.identifier)

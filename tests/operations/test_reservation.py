@@ -61,7 +61,7 @@ class House:
 
     @property
     def reserved(self):
-        """Of the minute, and of the budget."""
+        """What is reserved of the minute and of the budget."""
         if self.quota.tokens is not None:
             self.quota.tokens.level()  # settles
         in_bucket = 0 if self.quota.tokens is None else self.quota.tokens._reserved

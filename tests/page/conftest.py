@@ -36,7 +36,7 @@ def measured(request):
 
 
 class Jobs:
-    """Of the server, or of the application's own process, as its visitor may see them."""
+    """Jobs of the server, or of the application's own process, as its visitor may see them."""
 
     def __init__(self, url, session=None):
         self._session = session or requests.Session()
@@ -47,7 +47,7 @@ class Jobs:
         return answer.json()["data"]
 
     def wait_until_ahead(self):
-        """Of what a slow line has brought to the page."""
+        """Wait until the server is ahead of what a slow line has brought to the page."""
         wait_for(lambda: self.now()[0]["completion_tokens"] > 500)
 
     def cancelled(self):
@@ -240,7 +240,7 @@ def complete(page, pane=0):
 
 
 def text_of(shown):
-    """Of the answer or question itself, without its buttons."""
+    """The text of the answer or question itself, without its buttons."""
     return shown.locator(".body > .text").text_content()
 
 

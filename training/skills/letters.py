@@ -36,7 +36,7 @@ CODE_LENGTHS = [*range(1, 41), *[12] * 20, *range(6, 20)]
 
 
 def repetition(r: random.Random) -> Exchange:
-    """Of a code or of a sentence, to the letter."""
+    """Repeats a code or a sentence, to the letter."""
     choice = r.random()
     if choice < 0.5:
         return repeated_code(r, r.choice(CODE_LENGTHS))
@@ -77,7 +77,7 @@ def _repeated(r: random.Random, text: str, what: str) -> Exchange:
 
 
 def word(r: random.Random) -> str:
-    """Of the list, or made up of syllables."""
+    """A word from the list, or made up of syllables."""
     if r.random() < 0.6:
         return r.choice(world.WORDS)
     syllables = (r.choice("bcdfghjklmnprstvwz") + r.choice("aeiou") for _ in range(r.randint(1, 3)))
@@ -85,7 +85,7 @@ def word(r: random.Random) -> str:
 
 
 def any_word(r: random.Random) -> str:
-    """Of the lists, made up, or letters without sense."""
+    """A word from the lists, made up, or letters without sense."""
     choice = r.random()
     if choice < 0.4:
         return r.choice(world.COMMON)

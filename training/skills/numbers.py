@@ -12,7 +12,7 @@ def arithmetic(r: random.Random) -> Exchange:
 
 
 def addition(r: random.Random) -> Exchange:
-    """Of two numbers under 100."""
+    """The addition of two numbers under 100."""
     a, b = r.randrange(100), r.randrange(100)
     return _sum(r, a, b)
 

@@ -39,7 +39,7 @@ THINKS = TEMPLATE + "<think>\n"
 
 @pytest.fixture
 def ask(make_client, with_template):
-    """Of the message that a random model answers: (finish_reason, message)."""
+    """What a random model answers: (finish_reason, message)."""
     clients = {}
 
     def ask(template, **more):

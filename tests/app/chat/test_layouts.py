@@ -19,7 +19,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 @pytest.fixture(params=[(layout, spells) for layout in LAYOUTS for spells in (True, False)])
 def path(request, tmp_path):
-    """Of a model for each layout, with a chat template that spells the tags or doesn't."""
+    """The path of a model for each layout, with a chat template that spells the tags or doesn't."""
     layout, spells = request.param
     return lay_out(layout, DEMO, tmp_path / "model", spelled=TAGS if spells else ())
 

@@ -34,7 +34,7 @@ def test_a_jobs_own_fault_ends_that_job_alone(backend, broken):
 
 
 def refuse(error):
-    """Of the prompts, those with token 900."""
+    """Refuses prompts with token 900."""
 
     def before(input_ids, is_prefill):
         if is_prefill and (input_ids == 900).any():

@@ -137,7 +137,7 @@ def test_another_service_is_no_switchyard():
     ids=lambda value: str(value)[:20],
 )
 def test_a_hello_that_is_none_is_refused(data, says):
-    """Of a server that has the key."""
+    """From a server that has the key."""
     here, there = socket.socketpair()
     with here, there:
 

@@ -10,7 +10,7 @@ from tests.scripted import ScriptedBackend
 
 
 class Look:
-    """Of a host with that many bytes, of which a model takes what its `max_batch_size` says."""
+    """Looks at a host with this many bytes; a model takes what its `max_batch_size` says."""
 
     def __init__(self, size):
         self.size = size

@@ -65,7 +65,7 @@ def fatal(job):
 
 
 def num_heaps():
-    """Of the C library, in this process."""
+    """The number of heaps of the C library in this process."""
     libc = ctypes.CDLL(None)
     libc.fopen.restype = ctypes.c_void_p
     with tempfile.NamedTemporaryFile() as file:

@@ -97,7 +97,7 @@ def faults(found: dict) -> list[str]:
 
 
 def logits(backend, token_ids, size=PIECE):
-    """Of the loaded model, by pages, in passes of `size` tokens; (tokens, vocabulary)."""
+    """Logits of the loaded model, by pages, in passes of `size` tokens; (tokens, vocabulary)."""
     generator, loaded = backend._generator, backend._loaded
     generator.reset_page_table()
     pages = torch.arange(-(-len(token_ids) // 256), dtype=torch.int32)[None]
@@ -169,7 +169,7 @@ def run(backend, prompts, cancelled=0):
 
 
 def gaps(backend, taken):
-    """Of each token: how far it is below the likeliest of one pass over the text, in standard
+    """How far each token is below the likeliest of one pass over the text, in standard
     deviations of the logits. A wrong position, page or key shows, and rounding hardly.
     """
     found = []
