@@ -116,8 +116,8 @@ def main():
     model.close()
     for name, numbers in rounds.items():
         mean, p50, p99 = map(statistics.median, zip(*numbers, strict=True))
-        gaps = f"gap mean {mean:5.2f}  p50 {p50:5.2f}  p99 {p99:5.2f} ms"
-        print(f"{args.others} others {name:11}  {gaps}")
+        shown = f"gap mean {mean:5.2f}  p50 {p50:5.2f}  p99 {p99:5.2f} ms"
+        print(f"{args.others} others {name:11}  {shown}")
     ratios = [
         [b / a for a, b in zip(one, other, strict=True)]
         for one, other in zip(rounds["free"], rounds["constrained"], strict=True)

@@ -17,7 +17,9 @@ class Reference:
 
     @torch.inference_mode()
     def logprobs(self, token_ids: Sequence[int], start: int) -> torch.Tensor:
-        """All tokens' logprobs after each of `token_ids` from the one before `start`, except the last."""
+        """Logprobs of all tokens, after each of `token_ids` from the one before `start` to the
+        last but one.
+        """
         inputs = torch.tensor([token_ids], device=self._model.device)
         kept = len(token_ids) - start + 1
         logits = self._model(inputs, logits_to_keep=kept).logits[0, :-1]
