@@ -109,7 +109,7 @@ class TableModel(ModelSettings, extra="forbid"):
     load: engine.Policy = Field(
         "start",
         description="When it is loaded: with the server (`start`), by the first request that names"
-        " it (`demand`), or by an operator alone (`manual`).",
+        " it (`demand`), or only by an operator (`manual`).",
     )
     idle_timeout: float = Field(
         0.0,

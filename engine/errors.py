@@ -14,7 +14,7 @@ EngineError
 ├── Refused                 not now; the same job may be taken later
 │   ├── Full                as many jobs as the engine holds
 │   ├── Loading             the model is not warm yet
-│   ├── Unloaded            the model is loaded by its operator alone
+│   ├── Unloaded            only its operator loads the model
 │   ├── Stalled             an iteration does not return; this may end
 │   ├── Draining            the engine finishes what it has and takes nothing new
 │   └── Dead                the model failed to load, or the engine thread has ended

@@ -14,7 +14,7 @@ PROBE = 0.1  # seconds between writes to a client that may have left
 class Output:
     """The body of one answer in pieces: frames as they come, and heartbeats between them.
 
-    The caller closes it in the end.
+    The caller closes it.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Output:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has text: from now on its thread waits for more text alone."""
+        """Whether the answer has text: from now on its thread waits only for more text."""
         return self._transcript.has_begun
 
     @property

@@ -49,7 +49,7 @@ def check(ahead: Deadlines, now: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The submitted jobs of one request. A `Reader` takes their events; close it in the end."""
+    """The submitted jobs of one request. A `Reader` takes their events; close it at the end."""
 
     stream: engine.Stream
     identifiers: Sequence[str]  # of the jobs, in order

@@ -1,4 +1,4 @@
-"""The protocol of a wire format's render, and moulds for frames that differ in text alone. Pure."""
+"""The protocol of a wire format's render, and moulds for frames that differ only in text. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol

@@ -231,7 +231,7 @@ class Sender:
             return outlets
 
     def _write(self, outlet: Outlet, now: float) -> bool:
-        """Writes to one outlet. Whether it has ended; an error ends this outlet alone."""
+        """Writes to one outlet. Whether it has ended; an error ends only this outlet."""
         try:
             return outlet.write(now)
         except Exception as error:

@@ -67,7 +67,7 @@ class Transcripts:
         return kept.transcript
 
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
-        """The claim on a key, and whether it is new. The caller settles a new claim in the end.
+        """The claim on a key, and whether it is new. The caller settles a new claim.
 
         Raises werkzeug's 422 if another request came with the key.
         """

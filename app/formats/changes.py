@@ -37,7 +37,7 @@ def _optional(name: str, field: Any) -> Any:
 OF_CLUSTER = ("engines", "gpus_each", "nodes")  # of machines, which no request may choose
 
 # Each setting of a table `[[models]]`, except its names, and settings with paths or addresses,
-# which the configuration alone may set.
+# which only the configuration may set.
 ModelChange: Any = pydantic.create_model(
     "ModelChange",
     __base__=_Change,

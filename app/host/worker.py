@@ -41,8 +41,8 @@ def hint(has_models: bool) -> None:
             found.append(THREADLESS)
     if has_models and num_workers > 1:
         found.append(
-            f"each of {num_workers} worker processes loads the models for itself: one with threads"
-            " is enough, or a server that all ask, by url"
+            f"each of {num_workers} worker processes loads its own models: use one process with"
+            " threads, or one server for all, by url"
         )
     if found:
         _warn("; ".join(found))

@@ -124,7 +124,7 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, size: int, check: Callable[[], None]) -> Place:
-        """A place inside for an input of `size` bytes, which the caller leaves in the end.
+        """A place inside for an input of `size` bytes, which the caller leaves.
 
         Waits, and calls `check` meanwhile: its exception ends the wait. Raises Full if too many
         inputs wait.

@@ -52,7 +52,7 @@ def _make_exl3(
 ) -> Backend:
     check_exl3_settings(config)
     if device == "cpu":
-        raise ModelError("EXL3 models need a CUDA device: the CPU backend serves float16 alone")
+        raise ModelError("EXL3 models need a CUDA device: the CPU backend serves only float16")
     from switchyard.engine.backends import exl3
 
     exl3.install()  # before exllamav2 or exllamav3 is imported

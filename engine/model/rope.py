@@ -59,7 +59,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     partial = text.get("partial_rotary_factor", 1.0)
     if settings.get("partial_rotary_factor", partial) != partial:
         raise ModelError(
-            "config.json has a partial_rotary_factor in its rope_parameters alone, where ExLlamaV2"
+            "config.json has a partial_rotary_factor only in its rope_parameters, where ExLlamaV2"
             " doesn't look: write it beside them"
         )
     for name in ("original_max_position_embeddings", "max_position_embeddings"):
@@ -70,6 +70,6 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
         raise ModelError(f"config.json: a {kind} rotary embedding needs {' and '.join(missing)}")
     original = "original_max_position_embeddings"
     if kind == "longrope" and not named and original not in model_config:
-        raise ModelError(f"config.json has {original} in rope_scaling alone: write it beside that")
+        raise ModelError(f"config.json has {original} only in rope_scaling: write it beside that")
     theta = named.get("rope_theta")
     return Rope(kind, bool(named), None if theta is None else float(theta), settings)

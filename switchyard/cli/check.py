@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 @click.command()
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
-@click.option("--engine", "at", help="Check one shared engine alone: has it loaded its model?")
+@click.option("--engine", "at", help="Check only one shared engine: has it loaded its model?")
 def check(as_json: bool, at: str | None, **given: Any) -> None:
     """Check settings, keys, models, memory and address; start nothing.
 

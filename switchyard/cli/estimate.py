@@ -35,7 +35,7 @@ def _size(value: str) -> float:
 @click.option(
     "--bits",
     type=click.FloatRange(2, 16),
-    help="Bits a weight, such as 4.0, before the download: config.json alone is read.",
+    help="Bits a weight, such as 4.0, before the download: only config.json is read.",
 )
 @click.option(
     "--context",
@@ -139,7 +139,7 @@ def _check_whole(model_dir: str, bits: float | None) -> None:
         check_files(root)
         read_config(model_dir)
         raise engine.ModelError(
-            f"{model_dir} has no .safetensors file: --bits 4.0 estimates by config.json alone"
+            f"{model_dir} has no .safetensors file: --bits 4.0 estimates from config.json"
         )
 
 

@@ -26,7 +26,7 @@ def models(context: click.Context, url: str | None, key: str | None) -> None:
     context.obj = {"base": url or url_of_settings(), "headers": headers}
 
 
-LOADS = {"start": "", "demand": ", on demand", "manual": ", by an operator alone"}
+LOADS = {"start": "", "demand": ", on demand", "manual": ", only by an operator"}
 
 
 @models.command("list")

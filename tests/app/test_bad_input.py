@@ -147,11 +147,11 @@ def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param
     [
         (
             {"max_tokens": 0},
-            "max_tokens: must be at least 1; 0 scores the prompt alone, and needs echo: true",
+            "max_tokens: must be at least 1; 0 only scores the prompt, and needs echo: true",
         ),
         (
             {"n_predict": 0},
-            "n_predict: must be at least 1; 0 scores the prompt alone, and needs echo: true",
+            "n_predict: must be at least 1; 0 only scores the prompt, and needs echo: true",
         ),
         ({"max_tokens": 0, "suffix": "y"}, "max_tokens: must be at least 1"),  # which echo refuses
     ],

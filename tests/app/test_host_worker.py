@@ -16,7 +16,7 @@ from switchyard.app.host import worker
 from switchyard.app.host.worker import hint
 from tests.conftest import run_code
 
-OF_ITSELF = "loads the models for itself"
+OF_ITSELF = "loads its own models"
 SYNC = "one request at a time"
 
 

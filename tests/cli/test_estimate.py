@@ -127,7 +127,7 @@ def test_the_largest_context_that_fits_is_told_with_its_settings(switchyard, con
 def test_config_json_alone_needs_bits(switchyard, config_alone):
     path = config_alone("Llama 3.1 70B")
     done = switchyard("estimate", path)
-    assert done.exit_code == 3 and "--bits 4.0 estimates by config.json alone" in done.output
+    assert done.exit_code == 3 and "--bits 4.0 estimates from config.json" in done.output
     assert switchyard("estimate", path.parent, "--bits", 4).exit_code == 3  # models in it
     (path / "config.json").unlink()
     done = switchyard("estimate", path, "--bits", 4)

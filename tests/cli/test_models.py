@@ -71,7 +71,7 @@ def test_models_are_listed_and_then_directories_that_are_none_of_them(server):
     assert done.output.splitlines() == [
         "a: loaded, also chat, gpt",
         "b: loading 45%",
-        "c: loaded, by an operator alone",
+        "c: loaded, only by an operator",
         "  no weights",
         "other: a directory of models_dir",
     ]

@@ -166,7 +166,7 @@ def test_what_is_computed_is_let_through(read, name, changes):
         ),
         (
             {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
-            "partial_rotary_factor in its rope_parameters alone",
+            "partial_rotary_factor only in its rope_parameters",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -263,7 +263,7 @@ def test_a_model_with_norms_behind_its_layers_cannot_be_spread(spread):
 
 
 def test_what_is_not_exl2_cannot_be_spread(spread, model_path):
-    with pytest.raises(engine.ModelError, match="for EXL2 models alone"):
+    with pytest.raises(engine.ModelError, match="only for EXL2 models"):
         spread(path=model_path)
 
 

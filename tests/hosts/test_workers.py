@@ -18,7 +18,7 @@ def test_the_sync_worker_is_told_and_goes_on_behind_who_leaves(start, is_remote)
     assert host.post("/text", HELLO).ok  # once that one is over: it is the only worker
     wait_for(lambda: host.num_cancelled() == before + 1)
     assert host.output.count("one request at a time") == 1
-    assert "loads the models for itself" not in host.output
+    assert "loads its own models" not in host.output
 
 
 def test_the_reloader_s_new_process_generates_and_the_old_one_s_job_is_cancelled(start):

@@ -85,7 +85,7 @@ class ToolChoice(BaseModel):
         " must; `tool`: it must call the named one."
     )
     name: Name | None = Field(
-        None, description="The name of one of the tools. For type `tool` alone."
+        None, description="The name of one of the tools. Only for type `tool`."
     )
     disable_parallel_tool_use: bool = Field(
         False,
@@ -118,8 +118,8 @@ class Thinking(BaseModel):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens of thoughts: their end is then forced. For type `enabled`"
-        " alone, which needs it. Without effect if the chat template knows no thoughts.",
+        description="Maximum tokens of thoughts: their end is then forced. Only for type"
+        " `enabled`, which needs it. Without effect if the chat template knows no thoughts.",
     )
     display: Literal["summarized", "updates", "omitted"] | None = Field(
         None, description="`omitted`: no thoughts in the answer. Otherwise they are complete."

@@ -79,7 +79,7 @@ class Completion(Scored):
     def check(self) -> None:
         super().check()
         if self.max_tokens == 0 and not self.echo:
-            more = "" if self.suffix else "; 0 scores the prompt alone, and needs echo: true"
+            more = "" if self.suffix else "; 0 only scores the prompt, and needs echo: true"
             raise BadRequest(f"max_tokens: must be at least 1{more}", "max_tokens")
         if self.suffix is not None and self.echo:
             raise BadRequest("suffix: can't be given with echo", "suffix")

@@ -132,7 +132,7 @@ class Session:
         self, request: parse.SpokenText | parse.SpokenChat, account: Account | None
     ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
-            message = f"{MAX_GENERATIONS} generations run on this connection, the most that may"
+            message = f"{MAX_GENERATIONS} generations run on this connection, the maximum"
             raise engine.Full(message)
         request = request.with_preset(services().settings.presets)
         model = model_of(request.model, self._go_on)

@@ -27,7 +27,7 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
         )
     if not all(_is_exl2(linear) for linear in _matrices(model)):
         raise ModelError(
-            "tensor_parallel is for EXL2 models alone: not all matrices of this one are EXL2",
+            "tensor_parallel is only for EXL2 models: not all matrices of this one are EXL2",
             "tensor_parallel",
         )
     if config.num_key_value_heads < num_gpus:
