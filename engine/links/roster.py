@@ -121,7 +121,7 @@ class Roster:
         return None if self.info == before else self.info
 
     def misfit(self, job: Job, config: ModelConfig) -> Rejected | None:
-        """Why no replica can ever hold the job: those that could have gone."""
+        """Why no replica can ever hold the job: those that could have left."""
         if self.info is None or any(fits(job, one) for one in (self.info, *self._offers())):
             return None
         try:

@@ -74,7 +74,7 @@ class PagingGenerator(PromptGenerator):
         return job.num_pages(self.page_size, min(job.max_new_tokens, 1) + self.num_draft_tokens)
 
     def _expected_tokens(self) -> int:
-        """New tokens that started jobs are expected to have still."""
+        """New tokens that started jobs are still expected to generate."""
         return sum(
             max(other.job.expected_tokens - other.num_sampled, 0) * len(other.sequences)
             for other in (*self.active_jobs, *self.pending_jobs)
