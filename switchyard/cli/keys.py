@@ -150,7 +150,8 @@ def check(path: str, as_json: bool) -> None:
     try:
         has_ledger = bool(settings.text("ledger", ""))
         table = read_keys(path, settings.whole_number("max_priority", 0), has_ledger)
-        message, is_good = f"{len(table.by_name)} keys", True
+        number = len(table.by_name)
+        message, is_good = f"{number} key{'' if number == 1 else 's'}", True
     except SettingsError as error:
         message, is_good = str(error), False
     if as_json:
@@ -192,5 +193,5 @@ def _show(name: str, key: str | None, as_json: bool) -> None:
     elif key is None:
         click.echo(f"{name} has the key that was given", err=True)
     else:
-        click.echo(f"The key of {name}. Copy it now; it can't be shown again:", err=True)
+        click.echo(f"New API key for {name}. Copy it now; it can't be shown again:", err=True)
         click.echo(key)
