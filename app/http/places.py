@@ -17,7 +17,7 @@ class Places:
             return self._taken.total()
 
     def take(self, client: str) -> str | None:
-        """Takes a place; Returns None then; call `give_back` afterwards. Without a place: the reason."""
+        """Takes a place and returns None: call `give_back` later. Without a place: the reason."""
         with self._lock:
             if self._taken.total() >= self.number:
                 return f"{self.number} WebSockets are open, the most that this server accepts"
