@@ -168,10 +168,12 @@ def read_config(path: str) -> dict[str, Any]:
     if not root.is_dir():
         check_files(root)  # raises
     if not file.is_file():
-        raise ModelError(f"model directory {path} has no config.json")
+        raise ModelError(
+            f"model directory {path} has no config.json: copy it from the original's files"
+        )
     config = read_json(file)
     if not config.get("architectures"):
-        raise ModelError(f"{file} names no architecture")
+        raise ModelError(f"{file} names no architecture: copy it from the original's files")
     check_format(root, config)
     if is_exl3(config):
         check_exl3(config)

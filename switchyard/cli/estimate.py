@@ -20,6 +20,7 @@ from switchyard.engine.model.model_dir import read_config
 from switchyard.engine.model.weights import check_files
 
 CANNOT_LOAD = 3
+MASTER = 30 * 2**20  # bytes of gunicorn's process beside the one with the model
 
 
 def _size(value: str) -> float:
@@ -157,7 +158,7 @@ def _ram(config: ModelConfig, tokens: int) -> tuple[int, int] | None:
     tokens = max(tokens, config.cache_tokens)
     try:
         check_for_cpu(engine.ModelDir.read(config.path), "cpu")
-        return LIBRARIES + host_need(config).total(tokens), tokens
+        return MASTER + LIBRARIES + host_need(config).total(tokens), tokens
     except engine.ModelError:
         return None
 

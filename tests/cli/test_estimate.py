@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from scripts import model_table
 from switchyard.cli import estimate as ESTIMATE
 from switchyard.cli import main
+from switchyard.cli.estimate import MASTER
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory.estimate import CONTEXT, GIB, Memory
 from switchyard.engine.memory.gpus import Gpu
@@ -131,7 +132,7 @@ def test_config_json_alone_needs_bits(switchyard, config_alone):
     assert switchyard("estimate", path.parent, "--bits", 4).exit_code == 3  # models in it
     (path / "config.json").unlink()
     done = switchyard("estimate", path, "--bits", 4)
-    assert done.exit_code == 3 and "has no config.json" in done.output
+    assert done.exit_code == 3 and "has no config.json: copy it" in done.output
 
 
 def test_bits_are_those_of_the_files(switchyard, config_alone):
@@ -203,7 +204,8 @@ def test_a_draft_model_and_loras_take_their_part(switchyard, config_alone, tmp_p
 def test_what_a_server_without_a_gpu_takes_is_told(switchyard):
     need = host_need(ModelConfig(DEMO, "demo")).total(16384)
     said = (
-        f"Without a GPU, in float32: {(LIBRARIES + need) / GIB:.1f} GiB of RAM, with 16384 tokens"
+        f"Without a GPU, in float32: {(MASTER + LIBRARIES + need) / GIB:.1f} GiB of RAM,"
+        " with 16384 tokens"
     )
     assert said in switchyard("estimate", DEMO).output
     assert "RAM" not in switchyard("estimate", DEMO_EXL2).output  # which the CPU can't serve

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -12,8 +14,11 @@ import threading
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from switchyard.cli import main
 from switchyard.server import address
+from tests.conftest import DEMO
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.live.conftest import GUNICORN, ROOT
 
@@ -113,8 +118,17 @@ def test_a_model_that_can_not_be_loaded_is_said_once(start, model_path, tmp_path
     assert "ERROR" not in server.output and "failed to boot" not in server.output
 
 
-def test_where_a_cpu_is_meant_nothing_warns_of_cuda(start):
-    server = start(is_warm=False).wait_until_ready()
+def resident(pid, kind):
+    """Bytes of a process's memory; `Private_.*`: of what no other process has, too."""
+    text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return 1024 * sum(map(int, re.findall(rf"^{kind}: +(\d+) kB", text, re.MULTILINE)))
+
+
+def test_a_server_on_a_cpu_warns_of_no_cuda_and_takes_the_memory_that_estimate_shows(start):
+    server = start(model=DEMO, link="thread", is_warm=False).wait_until_ready()
+    taken = resident(worker_of(server), "Rss") + resident(server.process.pid, "Private_.*")
+    shown = CliRunner().invoke(main, ["estimate", str(DEMO), "--json"]).stdout
+    assert json.loads(shown)["ram"] == pytest.approx(taken, rel=0.1)
     assert server.stop() == 0
     assert "CUDA" not in server.output and "Warning" not in server.output
 
