@@ -109,7 +109,8 @@ class Rules:
         items = [self._constant(item, where) for item in value] if kind == "array" else []
         named = value.items() if kind == "object" else ()
         members = {name: self._constant(item, where) for name, item in named}
-        key = (kind, *(items or sorted(members.items()) or [canonical(value)]))
+        inside: list[Any] = [*items, *sorted(members.items())]
+        key = (kind, *(inside or [canonical(value)]))
         if key not in self._constants:
             rule = self._new((), where)
             self._estimate.add(len(items) * _PER_ITEM + len(members) * _PER_PROPERTY, where)
