@@ -124,9 +124,9 @@ def test_another_service_is_no_switchyard():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "no JSON"),
-        (b"\x80\x05N.", "no JSON"),
-        (b"[" * 4096, "no JSON"),
+        (b"", "not a JSON object"),
+        (b"\x80\x05N.", "not a JSON object"),
+        (b"[" * 4096, "not a JSON object"),
         (b"[]", "not a JSON object"),
         (b"{}", "not whole"),
         (b'{"pid": 1}', "not whole"),
