@@ -259,9 +259,9 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
             return "not a setting of one model: write it above the first [[models]]"
         of, known = "a model", TableModel.model_fields.keys()
     elif len(place) > 1:
-        return f"no setting of {place[0]}"
+        return f"not a setting of {place[0]}"
     nearest = difflib.get_close_matches(name, known, 1)
-    return f"no setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+    return f"not a setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
 def _table_of(place: tuple[int | str, ...]) -> str:
