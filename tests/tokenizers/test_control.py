@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tokenizers.chats import CALL, RESULT, as_sent, calling, said
+from tests.tokenizers.chats import as_sent, calling, said
 
 NUM_TEXTS = 200
 NO_GAPS = ("llama2", "llama3_1", "llama3_2", "gptoss")
@@ -67,15 +67,14 @@ def schema_of(name, description, value):
 def tool_texts(asked, texts):
     """In all places that a chat with tools has."""
     a, b, c, d, e, *schema = texts
-    function = {**CALL["function"], "arguments": {a: b}}
-    parameters = schema_of(*schema)
-    tool = {"name": "weather", "description": d, "parameters": parameters}
+    call = {"id": d, "type": "function", "function": {"name": e, "arguments": {a: b}}}
+    tool = {"name": "weather", "description": d, "parameters": schema_of(*schema)}
     body = {
         "messages": [
             {"role": "system", "content": c},
-            {"role": "user", "content": e},
-            as_sent(calling({**CALL, "function": function})),
-            {**RESULT, "content": a},
+            {"role": "user", "content": e, "name": a},
+            as_sent(calling(call)),
+            {"role": "tool", "tool_call_id": d, "content": a},
         ],
         "tools": [{"type": "function", "function": tool}],
         "max_tokens": 1,
@@ -85,8 +84,8 @@ def tool_texts(asked, texts):
 
 def tool_blocks(asked, texts):
     a, b, c, d, e, *schema = texts
-    use = {"type": "tool_use", "id": "callAAAA1", "name": "weather", "input": {a: b}}
-    result = {"type": "tool_result", "tool_use_id": "callAAAA1", "content": c}
+    use = {"type": "tool_use", "id": d, "name": e, "input": {a: b}}
+    result = {"type": "tool_result", "tool_use_id": d, "content": c}
     body = {
         "messages": [
             {"role": "user", "content": e},
@@ -101,13 +100,13 @@ def tool_blocks(asked, texts):
 
 def tool_items(asked, texts):
     a, b, c, d, e, *schema = texts
-    call = {"type": "function_call", "call_id": "callAAAA1", "name": "weather"}
+    call = {"type": "function_call", "call_id": d, "name": e}
     tool = {"name": "weather", "description": d, "parameters": schema_of(*schema)}
     body = {
         "input": [
             {"role": "user", "content": e},
             {**call, "arguments": json.dumps({a: b})},
-            {"type": "function_call_output", "call_id": "callAAAA1", "output": c},
+            {"type": "function_call_output", "call_id": d, "output": c},
         ],
         "tools": [{"type": "function", **tool}],
         "max_output_tokens": 1,
@@ -117,13 +116,13 @@ def tool_items(asked, texts):
 
 def tools_of_ollama(asked, texts):
     a, b, c, d, e, *schema = texts
-    call = {"function": {"name": "weather", "arguments": {a: b}}}
+    call = {"function": {"name": e, "arguments": {a: b}}}
     tool = {"name": "weather", "description": d, "parameters": schema_of(*schema)}
     body = {
         "messages": [
             {"role": "user", "content": e},
             {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_name": "weather", "content": c},
+            {"role": "tool", "tool_name": e, "content": c},
         ],
         "tools": [{"type": "function", "function": tool}],
         "stream": False,
