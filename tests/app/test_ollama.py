@@ -146,7 +146,7 @@ def test_what_concerns_hardware_is_taken_and_told(make_client):
         (GENERATE, {"template": "{{ .Prompt }}"}, "template"),
         (GENERATE, {"raw": True, "system": "x"}, "system: raw"),
         (GENERATE, {"raw": True, "context": [5]}, "context: raw"),
-        (GENERATE, {"raw": True, "suffix": "x"}, "suffix: raw"),
+        (GENERATE, {"raw": True, "suffix": "x"}, "suffix: can't be given with raw"),
         (GENERATE, {"raw": True, "prompt": ""}, "prompt: "),
         (GENERATE, {"suffix": "x"}, "suffix: this model has no tokens"),
         (GENERATE, {"context": [10**6]}, "prompt"),
