@@ -96,7 +96,7 @@ def test_a_bad_completion_is_refused_by_the_parameters_name(make_client, change,
     response = make_client(backend).post(COMPLETIONS, json={"prompt": "x", **change})
     error = error_of(response)
     assert error["param"] == param
-    assert param.split(".")[0] in error["message"] or "more than the 96 jobs" in error["message"]
+    assert param.split(".")[0] in error["message"] or "exceed the 96 jobs" in error["message"]
     assert not backend.enqueued
 
 
