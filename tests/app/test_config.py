@@ -173,7 +173,10 @@ def test_what_gunicorn_can_bind_is_taken(bind):
             "[[models]]\nmodel = 'x'\nidle_timout = 3",
             r"models\.0\.idle_timout .* is not a setting of a model; did you mean idle_timeout\?",
         ),
-        ("[[loras]]\nname = 'x'\npath = 'y'\nscale = 1", r"loras\.0\.scale .* not a setting of loras"),
+        (
+            "[[loras]]\nname = 'x'\npath = 'y'\nscale = 1",
+            r"loras\.0\.scale .* not a setting of loras",
+        ),
         ("max_pending = 'x'", r"max_pending in switchyard\.toml: .*integer"),
         ("max_pending", r"switchyard\.toml: "),
     ],
