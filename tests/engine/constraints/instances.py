@@ -2,6 +2,7 @@
 
 import re
 
+import hypothesis
 from hypothesis import strategies as st
 
 _FORMATS = {
@@ -22,19 +23,23 @@ _ANY = st.recursive(
 )
 
 
-def instance(draw, schema, root):
-    """A value that might be valid by `schema`."""
+def instance(draw, schema, root, references=8):
+    """A value that might be valid by `schema`. More nested `references` are given up: a schema may
+    require itself.
+    """
     if schema is True or not schema.keys() - {"$defs"}:
         return draw(_ANY)
     if "$ref" in schema:
-        return instance(draw, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+        hypothesis.assume(references)
+        named = root["$defs"][schema["$ref"].rpartition("/")[2]]
+        return instance(draw, named, root, references - 1)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
         return draw(st.sampled_from(schema["enum"]))
     for keyword in ("anyOf", "oneOf", "allOf"):
         if keyword in schema:
-            return instance(draw, draw(st.sampled_from(schema[keyword])), root)
+            return instance(draw, draw(st.sampled_from(schema[keyword])), root, references)
     kind = schema.get("type", "null")
     match kind if isinstance(kind, str) else draw(st.sampled_from(kind)):
         case "boolean":
@@ -46,9 +51,9 @@ def instance(draw, schema, root):
         case "string":
             return _string(draw, schema)
         case "array":
-            return _array(draw, schema, root)
+            return _array(draw, schema, root, references)
         case "object":
-            return _object(draw, schema, root)
+            return _object(draw, schema, root, references)
     return None
 
 
@@ -66,23 +71,26 @@ def _of_pattern(pattern):
     return st.from_regex(re.compile(pattern.replace("$", r"\Z"), re.ASCII))
 
 
-def _array(draw, schema, root):
+def _array(draw, schema, root, references):
     first, items = schema.get("prefixItems", []), schema.get("items", True)
     number = draw(st.integers(schema.get("minItems", 0), max(schema.get("maxItems", 3), 0)))
-    return [instance(draw, first[i] if i < len(first) else items, root) for i in range(number)]
+    return [
+        instance(draw, first[i] if i < len(first) else items, root, references)
+        for i in range(number)
+    ]
 
 
-def _object(draw, schema, root):
+def _object(draw, schema, root, references):
     found = {}
     for name, value in schema.get("properties", {}).items():
         if value is not False and (name in schema.get("required", ()) or draw(st.booleans())):
-            found[name] = instance(draw, value, root)
+            found[name] = instance(draw, value, root, references)
     others = schema.get("additionalProperties", True)
     names = [n for n in schema.get("required", ()) if n not in found]
     if others is not False:
         names += draw(st.lists(st.text(max_size=5), max_size=2))
-        found |= {n: instance(draw, others, root) for n in names if n not in found}
+        found |= {n: instance(draw, others, root, references) for n in names if n not in found}
     for pattern, value in schema.get("patternProperties", {}).items():
         if draw(st.booleans()):
-            found[draw(_of_pattern(pattern))] = instance(draw, value, root)
+            found[draw(_of_pattern(pattern))] = instance(draw, value, root, references)
     return found
