@@ -3,6 +3,7 @@
 import re
 
 import hypothesis
+import jsonschema
 from hypothesis import strategies as st
 
 _FORMATS = {
@@ -16,6 +17,10 @@ _FORMATS = {
     "ipv6": "2001:db8::1",
     "uuid": "123e4567-e89b-12d3-a456-426614174000",
 }
+# A string has a format if `instance` gives it for that format; no other is known to have it.
+CHECKER = jsonschema.FormatChecker(formats=())
+for _name, _text in _FORMATS.items():
+    CHECKER.checks(_name)(lambda value, text=_text: not isinstance(value, str) or value == text)
 _ANY = st.recursive(
     st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),

@@ -6,7 +6,7 @@ import hypothesis
 import jsonschema
 from hypothesis import strategies as st
 
-from tests.engine.constraints.instances import instance
+from tests.engine.constraints.instances import CHECKER, instance
 from tests.engine.constraints.spelled import spelled
 from tests.engine.random_forms import schemas
 
@@ -35,7 +35,8 @@ def arguments_and_texts(draw):
 @st.composite
 def texts(draw, schema):
     value = instance(draw, schema, schema)
-    hypothesis.assume(jsonschema.Draft202012Validator(schema).is_valid(value))
+    validator = jsonschema.Draft202012Validator(schema, format_checker=CHECKER)
+    hypothesis.assume(validator.is_valid(value))
     is_free = not any(f'"{word}"' in json.dumps(schema) for word in PLAIN)
     return draw(spelled(value, is_free))
 
