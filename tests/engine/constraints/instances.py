@@ -28,39 +28,23 @@ _ANY = st.recursive(
 )
 
 
-<<<<<<< HEAD
-def instance(draw, schema, root, references=8):
-    """A value that might be valid by `schema`. More nested `references` are given up: a schema may
-    require itself.
-=======
 def instance(draw, schema, root, left=12):
     """A value that might be valid by `schema`. `left`: references, one inside the other, that may
     follow: some schemas have no value that ends.
->>>>>>> b4e63713 (Draw no values of schemas whose references never end)
     """
     if schema is True or not schema.keys() - {"$defs"}:
         return draw(_ANY)
     if "$ref" in schema:
-<<<<<<< HEAD
-        hypothesis.assume(references)
-        named = root["$defs"][schema["$ref"].rpartition("/")[2]]
-        return instance(draw, named, root, references - 1)
-=======
         hypothesis.assume(left)
         target = root["$defs"][schema["$ref"].rpartition("/")[2]]
         return instance(draw, target, root, left - 1)
->>>>>>> b4e63713 (Draw no values of schemas whose references never end)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
         return draw(st.sampled_from(schema["enum"]))
     for keyword in ("anyOf", "oneOf", "allOf"):
         if keyword in schema:
-<<<<<<< HEAD
-            return instance(draw, draw(st.sampled_from(schema[keyword])), root, references)
-=======
             return instance(draw, draw(st.sampled_from(schema[keyword])), root, left)
->>>>>>> b4e63713 (Draw no values of schemas whose references never end)
     kind = schema.get("type", "null")
     match kind if isinstance(kind, str) else draw(st.sampled_from(kind)):
         case "boolean":
@@ -72,15 +56,9 @@ def instance(draw, schema, root, left=12):
         case "string":
             return _string(draw, schema)
         case "array":
-<<<<<<< HEAD
-            return _array(draw, schema, root, references)
-        case "object":
-            return _object(draw, schema, root, references)
-=======
             return _array(draw, schema, root, left)
         case "object":
             return _object(draw, schema, root, left)
->>>>>>> b4e63713 (Draw no values of schemas whose references never end)
     return None
 
 
@@ -98,22 +76,6 @@ def _of_pattern(pattern):
     return st.from_regex(re.compile(pattern.replace("$", r"\Z"), re.ASCII))
 
 
-<<<<<<< HEAD
-def _array(draw, schema, root, references):
-    first, items = schema.get("prefixItems", []), schema.get("items", True)
-    number = draw(st.integers(schema.get("minItems", 0), max(schema.get("maxItems", 3), 0)))
-    return [
-        instance(draw, first[i] if i < len(first) else items, root, references)
-        for i in range(number)
-    ]
-
-
-def _object(draw, schema, root, references):
-    found = {}
-    for name, value in schema.get("properties", {}).items():
-        if value is not False and (name in schema.get("required", ()) or draw(st.booleans())):
-            found[name] = instance(draw, value, root, references)
-=======
 def _array(draw, schema, root, left):
     first, items = schema.get("prefixItems", []), schema.get("items", True)
     number = draw(st.integers(schema.get("minItems", 0), max(schema.get("maxItems", 3), 0)))
@@ -126,20 +88,12 @@ def _object(draw, schema, root, left):
     for name, value in schema.get("properties", {}).items():
         if value is not False and (name in schema.get("required", ()) or draw(st.booleans())):
             found[name] = instance(draw, value, root, left)
->>>>>>> b4e63713 (Draw no values of schemas whose references never end)
     others = schema.get("additionalProperties", True)
     names = [n for n in schema.get("required", ()) if n not in found]
     if others is not False:
         names += draw(st.lists(st.text(max_size=5), max_size=2))
-<<<<<<< HEAD
-        found |= {n: instance(draw, others, root, references) for n in names if n not in found}
-    for pattern, value in schema.get("patternProperties", {}).items():
-        if draw(st.booleans()):
-            found[draw(_of_pattern(pattern))] = instance(draw, value, root, references)
-=======
         found |= {n: instance(draw, others, root, left) for n in names if n not in found}
     for pattern, value in schema.get("patternProperties", {}).items():
         if draw(st.booleans()):
             found[draw(_of_pattern(pattern))] = instance(draw, value, root, left)
->>>>>>> b4e63713 (Draw no values of schemas whose references never end)
     return found
