@@ -49,7 +49,12 @@ def undated(place):
     return f"CHANGELOG.md has no line '## {VERSION} (2"
 
 
-@pytest.mark.parametrize("change", [unsaved, tagged, undated])
+def nameless(place):
+    run(place, "git", "config", "user.name", "")
+    return "git has no name and address for the tag"
+
+
+@pytest.mark.parametrize("change", [unsaved, tagged, undated, nameless])
 def test_what_is_no_release_is_refused_before_anything_is_built(checkout, change):
     message = change(checkout)
     tags = run(checkout, "git", "tag").stdout
