@@ -4,14 +4,13 @@ cluster of test_machines, and ends it.
 
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from switchyard.engine.model.contents import fingerprint
-from tests.cluster.field import HEAD
+from tests.cluster.field import HEAD, NODE
 from tests.cluster.machines import MODEL, NET
 from tests.cluster.outcome import nothing_lost, pids, some_lost
 from tests.cluster.test_engine_process import is_there, wait_until
@@ -175,5 +174,5 @@ def test_a_signal_ends_a_machine_and_leaves_no_process(field):
     for process in field.machines.foreground:
         assert process.wait(60) in (0, -signal.SIGKILL)
     for one in (1, 2, 3):
-        assert not field.machines.pids(one, sys.executable, "cluster")
-        assert not field.machines.pids(one, "raylet")
+        for words in (HEAD, NODE, "switchyard.cluster.follower", "raylet", "gcs_server"):
+            assert not field.machines.pids(one, words)
