@@ -41,7 +41,7 @@ def test_nothing_of_a_closed_backend_stays_alive(model_path, config):
 
 
 def test_nothing_of_a_backend_that_fails_to_open_stays_alive(model_path, monkeypatch):
-    def fail(self):
+    def fail(self, *_):
         references.extend(held_by(self))
         raise RuntimeError("no proof")
 

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import types
 
 import pytest
 
@@ -143,11 +144,14 @@ def test_a_job_that_asks_for_what_the_engine_does_not_know_is_refused_alone(hous
     later.__module__ = Sampling.__module__
     shared = house()
     shared.open(ScriptedBackend())
+    sent = []
     with connected(shared) as wire:
         with monkeypatch.context() as version:
             version.setattr("switchyard.engine.sampling.Sampling", later)
+            version.setattr(wire, "_socket", types.SimpleNamespace(sendall=sent.append))
             for name, sharpness in (("a", 0.0), ("b", 1.5)):
                 wire.send(Submit(job(name, 3, sampling=later(sharpness=sharpness)), 0.0))
+        wire._socket.sendall(b"".join(sent))  # the engine is in this process: its version is back
         [failed] = told(wire, Failed)
         assert failed.identifier == "b" and type(failed.error) is InvalidJob
         assert "earlier version, which doesn't know sharpness" in str(failed.error)
