@@ -96,9 +96,12 @@ class Cluster:
                 lambda server=server, number=number: server.output.count(IGNORED) > number, server
             )
 
-    def wait_until_busy(self, number):
-        """Until both servers have jobs at an engine."""
-        for server in self.servers.values():
+    def wait_until_busy(self, number, loads):
+        """Until both servers have jobs at an engine, and a stream of each load has ended: by then
+        jobs at each engine have text.
+        """
+        for server, load in zip(self.servers.values(), loads, strict=True):
+            wait_until(lambda load=load: load.readings, server)
             wait_until(lambda server=server: self.rows(server)[self.at(number)]["jobs"] > 1, server)
 
     def wait_until_told(self, number):
