@@ -51,7 +51,7 @@ def play(cluster, scenario, num_streams, at_once):
     cluster.wait_until_served(1, 2, 3)
     loads = [Load(server.url, 2000 * i, at_once) for i, server in cluster.servers.items()]
     try:
-        cluster.wait_until_busy(3, loads)
+        cluster.wait_until_busy(3)
         time.sleep(1.0)  # until streams are in all phases
         begin = time.perf_counter()
         scenario(cluster)

@@ -10,6 +10,7 @@ import requests
 
 from tests.live.conftest import GUNICORN
 from tests.nodes.boxes import SWITCH
+from tests.nodes.load import TOKENS
 from tests.nodes.name_server import NameServer
 
 PORT, SERVER_PORT = 7000, 8000
@@ -96,13 +97,21 @@ class Cluster:
                 lambda server=server, number=number: server.output.count(IGNORED) > number, server
             )
 
-    def wait_until_busy(self, number, loads):
-        """Until both servers have jobs at an engine, and a stream of each load has ended: by then
-        jobs at each engine have text.
+    def wait_until_busy(self, number):
+        """Until both servers have jobs at an engine, and more jobs are in the midst of their texts
+        than the other engines have places for: so some of its own jobs are.
         """
-        for server, load in zip(self.servers.values(), loads, strict=True):
-            wait_until(lambda load=load: load.readings, server)
+        for server in self.servers.values():
             wait_until(lambda server=server: self.rows(server)[self.at(number)]["jobs"] > 1, server)
+        most = PLACES * (len(self.engines) - 1)
+        wait_until(lambda: self.num_begun() > most, self.servers[1])
+
+    def num_begun(self):
+        found = [
+            requests.get(f"{server.url}/v1/requests", timeout=20).json()["data"]
+            for server in self.servers.values()
+        ]
+        return sum(0 < job["completion_tokens"] < TOKENS - 10 for jobs in found for job in jobs)
 
     def wait_until_told(self, number):
         """Until no server takes an engine for ready."""

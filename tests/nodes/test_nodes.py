@@ -21,7 +21,7 @@ def test_a_failure_costs_what_is_promised(cluster, scenario):
     cluster.wait_until_served(1, 2, 3)
     loads = [Load(server.url, 2000 * i) for i, server in cluster.servers.items()]
     try:
-        cluster.wait_until_busy(3, loads)
+        cluster.wait_until_busy(3)
         scenario(cluster)
         cluster.wait_until_served(1, 2, 3)
     finally:
