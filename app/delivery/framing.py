@@ -57,7 +57,7 @@ def media_types(body: Any) -> dict[str, Any]:
 
 
 def choose_framing(accept: MIMEAccept) -> Framing:
-    """Server-sent events, unless the Accept header prefers another framing to them and to JSON.
+    """Server-sent events, unless the Accept header ranks another framing above them and JSON.
 
     Many clients send `application/json, text/plain, */*` by default, and mean no preference.
     """

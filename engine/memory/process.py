@@ -9,7 +9,7 @@ MALLOC = {-8: 1, -3: 1 << 20, -1: 4 << 20}
 
 
 def give_memory_back() -> None:
-    """Return freed memory, even from amid the heap. It blocks malloc of all threads, for
+    """Return freed memory, even from the middle of the heap. It blocks malloc of all threads, for
     some milliseconds a hundred MiB.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library

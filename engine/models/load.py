@@ -23,7 +23,7 @@ class Load:
         is_unload: bool = False,
     ) -> None:
         """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
-        swap of a model that is there.
+        swap of a loaded model.
         """
         self.name = name
         self.is_waited_for = is_waited_for

@@ -70,7 +70,7 @@ class Supervisor:
             raise RuntimeError(self._engine.fault)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Jobs here, and those that wait in servers for any engine: Serve scales by them."""
+        """Jobs here, and those that wait in servers for an engine. Ray Serve scales on them."""
         return loads_in(self._engine.status)
 
     def __del__(self) -> None:

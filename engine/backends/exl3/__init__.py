@@ -1,4 +1,4 @@
-"""EXL3 models: exllamav3 computes them, and exllamav2's generator, as for EXL2, decides what.
+"""EXL3 models: exllamav3 computes them; exllamav2's generator schedules the work, as for EXL2.
 
 `install()` comes first, as for the CPU: the generator is Python, and needs four small functions of
 exllamav2's compiled extension, which an installation for EXL3 may lack.
