@@ -1,75 +1,20 @@
 """Sessions of /v1/stream in the process of the test, with a clock that it sets."""
 
-import contextlib
 import itertools
 import json
-import re
-import socket
-import threading
 import time
 
 import pytest
-import wsproto
-from wsproto.events import CloseConnection, Request, TextMessage
+from wsproto.events import CloseConnection
 
 from switchyard.app.formats.websocket import connection as websocket_connection
 from switchyard.app.formats.websocket import session
 from switchyard.engine.messages import Chunk, Finished
 from tests.app.test_lifecycle import make
+from tests.app.websocket_client import Client
 from tests.scripted import Gate, ScriptedBackend, says
 
 __all__ = ["make"]
-
-
-class Client:
-    """A client of the route over a pair of sockets."""
-
-    def __init__(self, application):
-        self._ours, self._theirs = socket.socketpair()
-        self._theirs.settimeout(20)
-        self._protocol = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        head = self._protocol.send(Request(host="localhost", target="/v1/stream")).decode()
-        headers = dict(re.findall(r"(.+?): (.+)\r\n", head))
-        shown = {"werkzeug.socket": self._ours}
-        request = {"path": "/v1/stream", "headers": headers, "environ_overrides": shown}
-        call = application.test_client().get
-        self._thread = threading.Thread(target=call, kwargs=request, daemon=True)
-        self._thread.start()
-        self._events = self._read()
-        next(self._events)  # the handshake's
-
-    def _read(self):
-        while data := self._theirs.recv(65536):
-            self._protocol.receive_data(data)
-            yield from self._protocol.events()
-
-    def send(self, type, id, **more):
-        message = json.dumps({"type": type, "id": id, **more})
-        self._theirs.sendall(self._protocol.send(TextMessage(message)))
-
-    def messages(self):
-        for event in self._events:
-            if isinstance(event, TextMessage):
-                yield json.loads(event.data)
-        raise AssertionError("the connection has ended")
-
-    def receive(self):
-        """The next message that isn't text of an answer."""
-        return next(message for message in self.messages() if message["type"] != "chunk")
-
-    def receive_closing(self):
-        return next(event.code for event in self._events if isinstance(event, CloseConnection))
-
-    def join(self):
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    def close(self):
-        with contextlib.suppress(OSError, wsproto.utilities.LocalProtocolError):  # closed already
-            self._theirs.sendall(self._protocol.send(CloseConnection(1000)))
-        self.join()
-        for one in (self._ours, self._theirs):
-            one.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.app.websocket_client import Client
 from tests.tokenizers.chats import as_sent, calling, said
 
 NUM_TEXTS = 200
@@ -57,6 +58,13 @@ def ollama(asked, texts):
 def ollama_text(asked, texts):
     body = {"prompt": "\n".join(texts), "system": texts[0], "stream": False, "num_predict": 1}
     asked.post("/api/generate", body)
+
+
+def websocket(asked, texts):
+    connection = Client(asked.client.application)
+    connection.send("generate", 1, prompt="\n".join(texts), max_tokens=1)
+    assert connection.receive()["type"] == "end"
+    connection.close()
 
 
 def schema_of(name, description, value):
@@ -155,6 +163,7 @@ ROUTES = {
     "ollama": ollama,
     "ollama, a text": ollama_text,
     "completions": text("/v1/completions", "prompt", max_tokens=1),
+    "WebSocket": websocket,
     "plain": text("/generate", "prompt", max_tokens=1),
     "llama.cpp": text("/completion", "prompt", n_predict=1, parse_special=False),
     "kobold": text("/api/v1/generate", "prompt", max_length=1, parse_special=False),
