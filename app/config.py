@@ -260,6 +260,8 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
         of, known = "a model", TableModel.model_fields.keys()
     elif len(place) > 1:
         return f"not a setting of {place[0]}"
+    elif name in TableModel.model_fields:
+        return "a setting of one model: write it in a table [[models]], even for a single model"
     nearest = difflib.get_close_matches(name, known, 1)
     return f"not a setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 

@@ -165,9 +165,8 @@ def read_config(path: str) -> dict[str, Any]:
     """config.json of a model directory, which may lack all other files. Raises ModelError."""
     root = Path(path)
     file = root / "config.json"
-    if not root.is_dir():
-        check_files(root)  # raises
     if not file.is_file():
+        check_files(root)
         raise ModelError(
             f"model directory {path} has no config.json: copy it from the original's files"
         )

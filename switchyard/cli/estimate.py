@@ -6,6 +6,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
@@ -31,11 +32,21 @@ def _size(value: str) -> float:
     return float(found[1])
 
 
+class _Bits(click.FloatRange):
+    """Bits a weight."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} must be a number from 2 to 16, such as 4.0", param, ctx)
+
+
 @click.command()
 @click.argument("model_dir")
 @click.option(
     "--bits",
-    type=click.FloatRange(2, 16),
+    type=_Bits(2, 16),
     help="Bits a weight, such as 4.0, before the download: only config.json is read.",
 )
 @click.option(
@@ -206,6 +217,7 @@ def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
             yield f"{mark} {found.context:,} tokens don't fit; at most {context:,} do{cure}"
         mode = json.dumps(settings["cache_mode"])
         tokens = settings["cache_tokens"]
-        yield f"Settings: max_seq_len = {context}, cache_tokens = {tokens}, cache_mode = {mode}"
+        yield "Settings:"
+        yield f"  max_seq_len = {context}\n  cache_tokens = {tokens}\n  cache_mode = {mode}"
         if copies := next((row.copies for row in found.rows if row.fits), None):
             yield f"Beside that, unpacked_weights: {copies / GIB:.1f} GiB, for speed"

@@ -164,6 +164,10 @@ def test_what_gunicorn_can_bind_is_taken(bind):
     [
         ("max_pendng = 1", r"max_pendng in switchyard\.toml is not a setting of this server"),
         ("max_pendng = 1", r"did you mean max_pending\?"),
+        (
+            "idle_timeout = 900.0",
+            r"idle_timeout in switchyard\.toml is a setting of one model: .*\[\[",
+        ),
         ("[engine]\nname = 'x'", r"engine in switchyard\.toml is not a setting of this server"),
         (
             "[[models]]\nmodel = 'x'\nkeys_file = 'k'",

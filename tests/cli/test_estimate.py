@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 
 import pytest
 from click.testing import CliRunner
@@ -83,11 +84,18 @@ def test_what_fits_is_what_the_loader_takes(switchyard):
     assert status == 0 and [row["fits"] for row in found["cache_modes"]] == [True] * 4
 
 
+def proposed(output):
+    """Those that it names, as lines for switchyard.toml."""
+    lines = output.partition("\nSettings:\n")[2].splitlines()[:3]
+    return tomllib.loads("\n".join(line.strip() for line in lines))
+
+
 def test_the_conclusion_says_what_to_do(switchyard):
     assert "--gpu 24GB says what fits" in switchyard("estimate", DEMO_EXL2).output
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
-    setting = 'max_seq_len = 1024, cache_tokens = 3072, cache_mode = ["float16"]'
-    assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits and setting in fits
+    expected = {"max_seq_len": 1024, "cache_tokens": 3072, "cache_mode": ["float16"]}
+    assert proposed(fits) == expected
+    assert "LlamaForCausalLM, EXL2 of 4.0 bits; 3 x 1024 tokens" in fits
     assert "✓ up to 6144 tokens of cache" in fits and " 0.003 " in fits  # of weights
     sums = "GPU 0: 24.0 GiB, minus 0.6 for CUDA and 0.5 reserved = 22.9 GiB for the model\n"
     assert sums in fits
@@ -116,7 +124,8 @@ def test_the_largest_context_that_fits_is_told_with_its_settings(switchyard, con
     [most] = re.findall(r"! 131,072 tokens don't fit; at most ([\d,]+) do\n", done.output)
     most = int(most.replace(",", ""))
     assert done.exit_code == 0 and 16_000 < most < 24_000
-    assert f'max_seq_len = {most}, cache_tokens = {most}, cache_mode = ["Q4"]' in done.output
+    expected = {"max_seq_len": most, "cache_tokens": most, "cache_mode": ["Q4"]}
+    assert proposed(done.output) == expected
     for context, status in ((most, 0), (most + 256, 1)):
         done = switchyard(*arguments, "--context", context)
         assert (done.exit_code, "✗" in done.output) == (status, bool(status)), done.output
@@ -133,6 +142,8 @@ def test_config_json_alone_needs_bits(switchyard, config_alone):
     (path / "config.json").unlink()
     done = switchyard("estimate", path, "--bits", 4)
     assert done.exit_code == 3 and "has no config.json: copy it" in done.output
+    (path / "x.gguf").touch()
+    assert "GGUF" in switchyard("estimate", path, "--bits", 4).output
 
 
 def test_bits_are_those_of_the_files(switchyard, config_alone):
@@ -234,6 +245,7 @@ def test_gpus_of_this_machine_count_where_none_is_given(switchyard, monkeypatch)
         ([DEMO_EXL2, "--gpu", "0"], "--gpu"),
         ([DEMO_EXL2, "--gpu", "24TB"], "'24TB' must be a size such as 24 or 24GB"),
         ([DEMO_EXL2, "--bits", "1"], "--bits"),
+        ([DEMO_EXL2, "--bits", "4bpw"], "'4bpw' must be a number from 2 to 16, such as 4.0"),
         ([], "MODEL_DIR"),
     ],
 )
