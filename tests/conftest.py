@@ -188,8 +188,12 @@ def pytest_configure(config):
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
-def pytest_collection_finish():
-    """What is imported by now lives to the end: no collection needs to look at it."""
+@pytest.fixture(scope="module", autouse=True)
+def garbage_is_sought_in_what_is_new():
+    """What lives by now mostly lives to the end, as modules do. Each model that is closed collects
+    garbage, and would look at all of it.
+    """
+    gc.collect()
     gc.freeze()
 
 
