@@ -1,5 +1,6 @@
 """What all tests share: none leaves a thread or a setting behind, and some run only if asked."""
 
+import contextlib
 import copy
 import gc
 import importlib.util
@@ -186,6 +187,22 @@ def pytest_configure(config):
     """On a machine with GPUs, too, only tests marked `gpu` use them, if asked for by themselves."""
     if config.option.markexpr != "gpu":
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """If all tests run in several workers, each first compiles its share of the files, and finds
+    the others' compiled. All of them take eight seconds, which else each worker would spend.
+    """
+    config = session.config
+    if "workerinput" not in vars(config) or config.args != config.getini("testpaths"):
+        return
+    number = int(config.workerinput["workerid"].removeprefix("gw"))
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    for file in files[number :: config.workerinput["workercount"]]:
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection meets it, too
+            importlib.import_module(name)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,7 @@
-"""The `anthropic` client with strict validation of what it gets."""
+"""The `anthropic` client with strict validation of what it gets. Each test imports it: it takes more
+than a second, which otherwise each worker of pytest would spend.
+"""
 
-import anthropic
 import pytest
 
 from tests.faults.conftest import SCRIPTED
@@ -10,6 +11,8 @@ ASK = {"model": "tiny", "max_tokens": 4, "messages": USER}
 
 
 def connect(server):
+    import anthropic
+
     return anthropic.Anthropic(
         base_url=server.url, api_key="none", max_retries=0, _strict_response_validation=True
     )
@@ -61,6 +64,8 @@ def test_count_of_tokens(client):
 
 
 def test_exceptions_are_of_the_right_class(client):
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.messages.create(**ASK, extra_body={"temperature": 9})
     assert "temperature" in caught.value.body["error"]["message"]
@@ -72,6 +77,8 @@ def test_exceptions_are_of_the_right_class(client):
 
 
 def test_a_full_server_is_a_rate_limit_error(start):
+    import anthropic
+
     server = start(SCRIPTED, max_batch_size=1, max_pending=0).wait_until_ready()
     long = {**ASK, "max_tokens": 1900, "extra_body": {"ignore_eos": True}}
     with connect(server) as client, client.messages.create(**long, stream=True) as stream:
@@ -133,6 +140,8 @@ RUN = {**ASK, "max_tokens": 400, "tool_choice": ONE_TOOL, "max_iterations": 2}
 
 def test_the_runner_of_tools_goes_on_without_threads(client):
     """It asks for one first, and sends the whole conversation once that is refused."""
+    import anthropic
+
     calls = []
 
     @anthropic.beta_tool(name="switch", description="Switches.", input_schema=SWITCH)

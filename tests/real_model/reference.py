@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import torch
-import transformers
 
 
 class Reference:
     """The model at `path`, on a GPU where torch uses one."""
 
     def __init__(self, path: str) -> None:
+        import transformers  # half a second, for each worker of pytest
+
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         self._model = model.to(device).eval()
