@@ -210,6 +210,7 @@ def garbage_is_sought_in_what_is_new():
     """What lives by now mostly lives to the end, as modules do. Each model that is closed collects
     garbage, and would look at all of it.
     """
+    gc.set_threshold(10_000)  # not after each 700 objects
     gc.collect()
     gc.freeze()
 

@@ -1,5 +1,5 @@
-"""The `anthropic` client with strict validation of what it gets. Each test imports it: it takes more
-than a second, which otherwise each worker of pytest would spend.
+"""The `anthropic` client with strict validation of what it gets. Each test imports it: it takes
+more than a second, which otherwise each worker of pytest would spend.
 """
 
 import pytest
