@@ -1,5 +1,8 @@
 """A model whose next token a test decides, for the real generator."""
 
+import functools
+import gc
+import importlib
 import threading
 from types import SimpleNamespace
 
@@ -42,6 +45,14 @@ class ForcedModel:
         pass
 
 
+@functools.cache
+def import_library():
+    """Its modules live to the end: no collection of garbage needs to look at them."""
+    cpu.install()
+    importlib.import_module("switchyard.engine.backends.exl2.backend")
+    gc.freeze()
+
+
 def exl2_backend(
     path, wrap=None, logits=None, before=None, is_overlapping=False, grammars=None, **config
 ) -> Backend:
@@ -49,7 +60,7 @@ def exl2_backend(
     `wrap`, or over a ForcedModel with its configuration. `is_overlapping`: in the order in which
     it works on a GPU. `grammars`: the model's, if they exist.
     """
-    cpu.install()
+    import_library()
     from switchyard.engine.backends.exl.loaded import LoadedModel
     from switchyard.engine.backends.exl2.backend import Exl2Backend
     from switchyard.engine.backends.exl2.cpu.cache import CpuCache

@@ -84,6 +84,7 @@ def guessing(request, noisy):
     backend.close()
 
 
+@functools.cache
 def conversation(text):
     tokenizer = Tokenizer(ModelDir.read(DEMO))
     return tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n", 2048)
