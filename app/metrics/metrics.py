@@ -1,5 +1,6 @@
 """All metrics of one application, in a registry apart from a host application's."""
 
+import functools
 import heapq
 import importlib.metadata
 import platform
@@ -131,6 +132,7 @@ def _budgets(spent: Iterable[tuple[ApiKey, int]]) -> Metric:
     return found
 
 
+@functools.cache
 def _version(name: str) -> str:
     """The version of an installed package; empty if it isn't installed."""
     try:
