@@ -33,9 +33,12 @@ class Wanted:
     path: str = ""
 
     def files(self) -> str:
-        """Fingerprint of the model's files on this machine; empty if they can't be read."""
+        """Fingerprint of the model's files on this machine; empty if it has none, such as where a
+        volume isn't mounted, or if they can't be read.
+        """
+        root = Path(self.path)
         try:
-            return fingerprint(Path(self.path))
+            return fingerprint(root) if (root / "config.json").is_file() else ""
         except OSError:
             return ""
 

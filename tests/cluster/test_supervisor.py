@@ -81,11 +81,12 @@ def test_other_files_are_refused_with_both_fingerprints(start):
     assert start(files="fp_1", apply="2") == (
         f"{start.model} has the files {own}, and where apply ran fp_1: copy the model"
     )
-    (start.model / "config.json").unlink()
-    start.model.rmdir()
-    assert start(files=own, apply="3") == (
-        f"{start.model} has no model, and where apply ran {own}: copy the model"
-    )
+    for apply, lose in ("3", (start.model / "config.json").unlink), ("4", start.model.rmdir):
+        lose()  # an emptied directory, and none
+        assert start(files=own, apply=apply) == (
+            f"{start.model} has no model, and where apply ran {own}: copy the model"
+        )
+        assert here.files() == ""  # where `apply` runs
 
 
 def test_after_three_failures_a_machine_rests_for_five_minutes(start, monkeypatch):
