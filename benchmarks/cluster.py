@@ -163,10 +163,18 @@ def gone(field, row):
 
 
 def empty(field, row):
+    """The follower is frozen meanwhile: it would write the list again."""
+    followers = field.machines.pids(1, "switchyard.cluster.follower")
+    for pid in followers:
+        field.kill(pid, signal.SIGSTOP)
     with field.load(60, 200) as result:
         row.began = time.time()
         (field.machines.folder(1) / "run" / f"{MODEL}.at").write_text("")
-    return [result]
+    with field.load(40, 100) as after:
+        pass
+    for pid in followers:
+        field.kill(pid, signal.SIGCONT)
+    return [result, after]
 
 
 def server(field, row):
