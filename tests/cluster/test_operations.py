@@ -4,6 +4,7 @@ cluster of test_machines, and ends it.
 
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -22,6 +23,11 @@ pytestmark = pytest.mark.cluster
 def has_ray(pid):
     """Whether the process has loaded a library of Ray's."""
     return "/ray/" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def seeing(folder):
+    """A command that runs another one, which sees this folder in place of the model's."""
+    return "unshare", "-m", "sh", "-c", f'mount --bind {folder} {DEMO} && exec "$@"', "sh"
 
 
 def test_no_server_and_no_engine_has_imported_ray(field):
@@ -67,8 +73,7 @@ def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
     with open(other / "config.json", "a") as file:
         file.write(" ")
     field.stop_node(3)
-    mount = f'mount --bind {other} {DEMO} && exec "$@"'
-    field.start_node(3, "unshare", "-m", "sh", "-c", mount, "sh")
+    field.start_node(3, *seeing(other))
     field.wait_for_nodes(3)
     field.wait_for_engines(2)
     field.machines.settings(3)
@@ -84,6 +89,46 @@ def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
     field.machines.settings(2)
     field.apply()
     assert f"{fault} {fingerprint(Path(DEMO))}: copy the model" in apply.communicate(timeout=60)[0]
+    field.wait_for_engines(2)
+
+
+def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(field):
+    """Machine 3 has its own copy. `apply` also runs where the model's directory is empty."""
+    own, nothing = field.machines.root / "own-model", field.machines.root / "nothing"
+    shutil.copytree(DEMO, own)
+    nothing.mkdir()
+    field.stop_node(3)
+    field.start_node(3, *seeing(own))
+    field.wait_for_nodes(3)
+    field.machines.settings(3)
+    field.apply()
+    three = {one[:2] for one in field.wait_for_engines(3)}
+    [(at, pid, *_)] = field.on(3)
+    for path in own.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with field.load(40, 100) as result:
+        pass
+    nothing_lost(result)
+    assert {one[:2] for one in field.wait_for_engines(3)} == three
+    field.kill(pid)
+    fault = f"{NET}.3: {DEMO} has no model, and where apply ran {fingerprint(Path(DEMO))}"
+    wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
+    two = {one[:2] for one in field.wait_for_engines(2)}
+    with field.load(40, 100) as result:
+        pass
+    nothing_lost(result)
+    assert two == three - {(at, pid)}
+    shutil.copytree(DEMO, own, dirs_exist_ok=True)
+    apply = [sys.executable, "-m", "switchyard", "cluster", "apply"]
+    done = field.machines.inside(1, *seeing(nothing), *apply, text=True)
+    told, _ = done.communicate(timeout=120)
+    assert done.returncode == 0, (told, field.logs())
+    assert two < {one[:2] for one in field.wait_for_engines(3)}
+    field.stop_node(3)
+    field.start_node(3)
+    field.wait_for_nodes(3)
+    field.machines.settings(2)
+    field.apply()
     field.wait_for_engines(2)
 
 
