@@ -61,9 +61,11 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
     """Ray's variables for what runs here all the time. It outlives the head; a command doesn't. It
-    ends at once by SIGTERM: `cluster node --drain` moves engines.
+    ends at once by SIGTERM: `cluster node --drain` moves engines. These have the priority of
+    `cluster node`: Ray's own workers, and what they start, would yield to all other processes.
     """
     lasting = {
+        "RAY_worker_niceness": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEADLESS),
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }

@@ -2,6 +2,7 @@
 cluster of test_machines, and ends it.
 """
 
+import os
 import shutil
 import signal
 import sys
@@ -35,6 +36,12 @@ def test_no_server_and_no_engine_has_imported_ray(field):
     assert any(map(has_ray, machines.pids(1, "switchyard.cluster.follower")))
     for pid in {*field.server_pids(), *pids(field.engines())}:
         assert not has_ray(pid)
+
+
+def test_engines_have_the_priority_of_their_machines_command(field):
+    [own] = field.machines.pids(1, HEAD)
+    for pid in pids(field.engines()):
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, own)
 
 
 def test_a_machine_is_drained_and_loses_nothing(field):
