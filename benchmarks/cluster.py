@@ -5,12 +5,14 @@
 
 Three machines are network namespaces: the head with a server, and two with engines, by Ray. Every
 token of each stream is checked. Needs root and what scripts/test-cluster installs, and runs in that
-environment. `told`: seconds from the failure to the last error. `whole again`: until two engines
-are ready, none of them the one that failed. A line for each row of the table of failures in
-docs/cluster.md, and for memory.
+environment. `told`: seconds from the failure to the last error. `again`: until two engines are
+ready, none of them the one that failed. Then seconds until the first text of a stream, and the
+machine's load, its own included. A line for each row of the table of failures in docs/cluster.md,
+and for memory.
 """
 
 import argparse
+import os
 import pathlib
 import shutil
 import signal
@@ -24,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.report import header  # noqa: E402
 from tests.cluster.field import HEAD, Field  # noqa: E402
 from tests.cluster.machines import MODEL  # noqa: E402
+from tests.cluster.test_engine_process import is_there  # noqa: E402
 
 
 class Row:
@@ -45,12 +48,22 @@ class Row:
         ends = [one["last_lost"] for one in results if one["last_lost"]]
         told = f"{max(ends) - self.began:6.2f}" if ends else "     -"
         again = f"{self.whole_again:6.1f}" if self.whole_again is not None else "     -"
-        first = max(one["first_text_max"] for one in results)
+        first = [
+            f"{max(one[f'first_text_{what}'] or 0.0 for one in results):6.2f}"
+            for what in ("p50", "p99", "max")
+        ]
+        numbers = "".join(f"{count:6}" for count in counts)
         print(
-            f"{name:28}{counts[0]:7}{counts[1]:6}{counts[2]:6}   {told}   {again}   {first:7.2f}",
+            f"{name:30}{numbers}  {told}  {again}    {' '.join(first)}  {os.getloadavg()[0]:5.1f}",
             flush=True,
         )
         return counts
+
+
+def nothing(field, row):
+    with field.load(160, 300, 25.0) as result:
+        pass
+    return [result]
 
 
 def engine(field, row):
@@ -154,7 +167,7 @@ def gone(field, row):
     row.began = time.time()
     for pid in before:
         field.kill(pid)
-    while any(field.machines.pids(number, "--name") for number in (2, 3)):
+    while any(map(is_there, before)):
         time.sleep(0.05)
     with field.load(60, 100) as result:
         field.wait_for_engines(2, before)
@@ -213,6 +226,7 @@ def head_with_engine(field, row):
 
 
 ROWS = {
+    "nothing": ("nothing fails", nothing),
     "engine": ("kill -9 of an engine", engine),
     "supervisor": ("kill -9 of a supervisor", supervisor),
     "frozen": ("an engine frozen", frozen),
@@ -259,7 +273,7 @@ def main():
         field.start()
         print(f"three machines, two engines and a server: up in {time.time() - began:.1f} s")
         memory(field)
-        print(f"{'':28}  whole  lost wrong  told, s  whole again, s  first text max, s")
+        print(f"{'':30} whole  lost wrong    told   again       p50    p99    max   load")
         for name in arguments.rows.split(","):
             title, run = ROWS[name]
             row = Row(field)

@@ -72,6 +72,7 @@ def main():
         "first_lost": min(lost, default=None),
         "last_lost": max(lost, default=None),
         "first_text_p50": waits[len(waits) // 2] if waits else None,
+        "first_text_p99": waits[len(waits) * 99 // 100] if waits else None,
         "first_text_max": waits[-1] if waits else None,
     }
     print(json.dumps(found))
