@@ -62,12 +62,15 @@ def test_a_machine_is_drained_and_loses_nothing(field):
 
 
 def test_the_earlier_of_two_applies_gives_way(field):
+    """The earlier one is frozen meanwhile: it wants more than there is, and would give up."""
     before = {one[:2] for one in field.engines()}
-    field.machines.settings(5)  # it waits for a place
+    field.machines.settings(5)
     earlier = field.machines.switchyard(1, "cluster", "apply", text=True)
-    wait_until(lambda: field.machines.status()["models"][MODEL]["target"] == 5)
+    assert any("running" in line for line in earlier.stdout)  # it has declared them
+    field.kill(earlier.pid, signal.SIGSTOP)
     field.machines.settings(2)
     field.apply()
+    field.kill(earlier.pid, signal.SIGCONT)
     told, _ = earlier.communicate(timeout=60)
     assert earlier.returncode == 3, told
     assert told.splitlines()[-1] == "another apply has begun since; that one holds"
