@@ -63,7 +63,9 @@ def test_a_machine_is_drained_and_loses_nothing(field):
 
 def test_the_earlier_of_two_applies_gives_way(field):
     """The earlier one is frozen meanwhile: it wants more than there is, and would give up."""
-    before = {one[:2] for one in field.engines()}
+    field.machines.settings(2)
+    field.apply()  # the settings of test_machines may differ
+    before = {one[:2] for one in field.wait_for_engines(2)}
     field.machines.settings(5)
     earlier = field.machines.switchyard(1, "cluster", "apply", text=True)
     assert any("running" in line for line in earlier.stdout)  # it has declared them
