@@ -110,7 +110,9 @@ def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(f
     own, nothing = field.machines.root / "own-model", field.machines.root / "nothing"
     shutil.copytree(DEMO, own)
     nothing.mkdir()
+    gone = pids(field.on(3))
     field.stop_node(3)
+    field.wait_for_engines(2, gone)  # on machine 2
     field.start_node(3, *seeing(own))
     field.wait_for_nodes(3)
     field.machines.settings(3)
