@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import unittest.mock
+from typing import ClassVar
 
 import hypothesis
 import pytest
@@ -23,6 +24,7 @@ from werkzeug.routing import Rule
 from switchyard import engine
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.engine.grammar.tokens import make_tokenizer
+from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokens.density import Density
 from switchyard.settings import PREFIX
 
@@ -141,6 +143,24 @@ def read_tokenizer(model_dir):
     return found
 
 
+class ModelDirs:
+    """In place of ModelDir, for engines: reads a directory again once a file of it has changed."""
+
+    _made: ClassVar = {}
+
+    @classmethod
+    def read(cls, path):
+        with contextlib.suppress(OSError):
+            stats = [(file.path, file.stat()) for file in os.scandir(path)]
+            key = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in sorted(stats))
+            if key not in cls._made:
+                if len(cls._made) == 20:
+                    cls._made.clear()
+                cls._made[key] = ModelDir.read(path)
+            return copy.deepcopy(cls._made[key])
+        return ModelDir.read(path)
+
+
 def grammars_tokenizer(tokenizer, pieces):
     return getattr(tokenizer, "for_grammars", make_tokenizer)(tokenizer, pieces)
 
@@ -149,6 +169,7 @@ def grammars_tokenizer(tokenizer, pieces):
 def models_are_read_once():
     """Thousands of engines and applications have the same few models: two thirds of their start."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("switchyard.engine.engine.ModelDir", ModelDirs)
         patch.setattr("switchyard.engine.engine.Tokenizer", read_tokenizer)
         patch.setattr("switchyard.engine.grammar.grammars.make_tokenizer", grammars_tokenizer)
         patch.setattr("switchyard.app.services.ChatTemplate", once(ChatTemplate))
