@@ -305,9 +305,9 @@ def test_python_is_missing(checkout, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "check", "runs"),
     [
-        ((), "exit 0", ["check", "bootstrap", "-m pytest -n 4 --dist loadfile"]),
+        ((), "exit 0", ["check", "bootstrap", "-m pytest -n 4 --dist worksteal"]),
         ((), "exit 1", ["check"]),
-        (("-x", "a b"), "exit 1", ["bootstrap", "-m pytest -n 4 --dist loadfile -x a b"]),
+        (("-x", "a b"), "exit 1", ["bootstrap", "-m pytest -n 4 --dist worksteal -x a b"]),
     ],
 )
 def test_the_code_is_checked_before_all_tests(installed, arguments, check, runs):
