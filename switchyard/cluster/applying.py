@@ -15,6 +15,7 @@ DONE, FAILED, UNDONE = 0, 1, 3  # exit statuses
 PERIOD = 0.5  # seconds between looks
 REMIND = 30.0  # seconds between lines of a wait
 UNPLACED = 10.0  # seconds without a place for an engine, after which it counts as waiting
+PLACING = 60.0  # the same if there seems to be room: a busy machine starts a process slowly
 
 
 def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None]) -> int:
@@ -35,7 +36,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
             if last.get(one.name) != line:
                 last[one.name] = line
                 tell(f"{one.name}: {line}")
-            if state and state["state"] in ("DEPLOY_FAILED", "UNHEALTHY") and state["message"]:
+            if state and _has_failed(state, cluster.faults(one)):
                 tell(f"{one.name}: {state['message']}")
                 return FAILED
             if state and _only_waits(state):
@@ -46,7 +47,10 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
         if not open_ones and not gone:
             tell("done")
             return DONE
-        if open_ones and all(now - waits_since.get(one.name, now) > UNPLACED for one in open_ones):
+        if open_ones and all(
+            now - waits_since.get(one.name, now) > (PLACING if cluster.has_room(one) else UNPLACED)
+            for one in open_ones
+        ):
             for one in open_ones:
                 tell(f"{one.name}: {cluster.lack(one)}")
             return UNDONE
@@ -86,6 +90,14 @@ def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
     is_in_range = wanted.least <= number <= wanted.most
     is_still = set(state["replicas"]) <= {"RUNNING"} and running == number
     return bool(state["state"] == "RUNNING" and is_in_range and is_still)
+
+
+def _has_failed(state: dict[str, Any], faults: Sequence[str]) -> bool:
+    """Whether an engine fails. `faults`: since this `apply`. A model that lost an engine before it
+    is still unhealthy for Serve.
+    """
+    is_new = state["state"] == "DEPLOY_FAILED" or (state["state"] == "UNHEALTHY" and faults)
+    return bool(is_new and state["message"])
 
 
 def _only_waits(state: dict[str, Any]) -> bool:

@@ -224,9 +224,14 @@ class Cluster:
         lines = {at: Failures(self._store, wanted.name, at, cause).line() for at in here}
         return [f"{at}: {line}" for at, line in lines.items() if line]
 
+    def has_room(self, wanted: Wanted) -> bool:
+        """Whether there is enough for an engine, on all machines together."""
+        free: float = self._ray.available_resources().get(_unit(wanted), 0)
+        return free >= (wanted.gpus_each or 1)
+
     def lack(self, wanted: Wanted) -> str:
         """What the next engine of a model waits for."""
-        what = "GPU" if wanted.gpus_each else SLOTS
+        what = _unit(wanted)
         number = wanted.gpus_each or 1
         free = self._ray.available_resources().get(what, 0)
         whole = self._ray.cluster_resources().get(what, 0)
@@ -246,6 +251,12 @@ class Cluster:
         for one in wanted:
             self._store.put(FILES + one.name, one.files())
         self._serve.start(proxy_location="Disabled")
+        # A model whose engines all failed to start: Serve doesn't try it again.
+        states = self.states()
+        failed = {name for name, one in states.items() if one["state"] == "DEPLOY_FAILED"}
+        self._client().delete_apps(
+            [one for one in failed if not states[one]["replicas"].get("RUNNING")]
+        )
         body = ServeDeploySchema.model_validate(declaration(wanted))
         self._client().deploy_apps(body)
         return name
@@ -263,6 +274,11 @@ class Cluster:
             return {}
         details = client.get_serve_details()
         return dict(json.loads(json.dumps(details, default=str))["applications"])
+
+
+def _unit(wanted: Wanted) -> str:
+    """Ray's resource that an engine takes."""
+    return "GPU" if wanted.gpus_each else SLOTS
 
 
 def _last_line(text: str) -> str:

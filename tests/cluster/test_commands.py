@@ -35,6 +35,7 @@ class Fake:
     def __init__(self, *states, is_latest=True):
         self._states, self._is_latest = list(states), is_latest
         self.declared, self.deleted, self.failing = [], [], []
+        self.is_roomy = False
 
     def declare(self, wanted):
         self.declared.append(declaration(wanted))
@@ -67,6 +68,9 @@ class Fake:
 
     def faults(self, wanted):
         return self.failing
+
+    def has_room(self, wanted):
+        return self.is_roomy
 
     def lack(self, wanted):
         return "waits for 1 GPU: 0 of 3 are free"
@@ -278,6 +282,22 @@ def test_apply_and_status_say_why_an_engine_fails_while_others_run():
     assert told == [f"llama: 2 running, 1 starting; {fault}", "done"]
     cluster._states = [two]
     assert [*lines_of(report(cluster, [WANTED]))].count(f"  {fault}") == 1
+
+
+@pytest.mark.parametrize(("is_roomy", "status"), [(True, 0), (False, 3)])
+def test_an_engine_that_starts_slowly_waits_for_a_place_only_without_room(is_roomy, status):
+    slow = {"llama": state({"RUNNING": 2, "STARTING": 1}, unplaced=1)}
+    cluster = Fake(slow, slow, slow, {"llama": state({"RUNNING": 3})})
+    cluster.is_roomy = is_roomy
+    assert applying.apply(cluster, [WANTED], lambda line: None) == status
+
+
+@pytest.mark.parametrize(("faults", "status"), [([], 0), (["10.0.0.3: no memory"], 1)])
+def test_a_failure_before_this_apply_is_none_of_it(faults, status):
+    lost = state({"RUNNING": 2, "STARTING": 1}, state="UNHEALTHY", message="10.0.0.3: no memory")
+    cluster = Fake({"llama": lost}, {"llama": state({"RUNNING": 3})})
+    cluster.failing = faults
+    assert applying.apply(cluster, [WANTED], lambda line: None) == status
 
 
 @pytest.mark.parametrize("command", ["node", "status"])

@@ -228,6 +228,21 @@ def test_down_ends_all_and_leaves_the_machines(field):
     assert len(field.machines.status()["nodes"]) == 3
 
 
+def test_an_apply_tries_again_what_had_failed_on_all_machines(field):
+    """No machine has the settings of `apply`, until they are copied there."""
+    machines = field.machines
+    other, mine = machines.folder(1) / "other.toml", machines.folder(1) / "switchyard.toml"
+    other.write_text("max_priority = 4\n" + mine.read_text())
+    environment = {"SWITCHYARD_CONFIG": str(other)}
+    done = machines.switchyard(1, "cluster", "apply", text=True, environment=environment)
+    told, _ = done.communicate(timeout=240)
+    assert done.returncode == 1 and "copy the file of settings" in told.splitlines()[-1], told
+    machines.settings(2, more="max_priority = 4")
+    field.apply()
+    field.wait_for_engines(2)
+    assert machines.run(1, "cluster", "down")[0] == 0
+
+
 def test_a_signal_ends_a_machine_and_leaves_no_process(field):
     for process in field.machines.foreground:
         process.send_signal(signal.SIGTERM)
