@@ -162,7 +162,7 @@ def serve(python, host):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                if requests.get(f"http://{address}{ready}", timeout=5).ok:
+                if requests.get(f"http://{address}{ready}", timeout=60).ok:
                     return f"http://{address}"
             except requests.ConnectionError:
                 pass
