@@ -96,7 +96,8 @@ def _has_failed(state: dict[str, Any], faults: Sequence[str]) -> bool:
     """Whether an engine fails. `faults`: since this `apply`. A model that lost an engine before it
     is still unhealthy for Serve.
     """
-    is_new = state["state"] == "DEPLOY_FAILED" or (state["state"] == "UNHEALTHY" and faults)
+    is_over = state["state"] == "DEPLOY_FAILED" and not state["replicas"].get("RUNNING")
+    is_new = is_over or (state["state"] in ("DEPLOY_FAILED", "UNHEALTHY") and faults)
     return bool(is_new and state["message"])
 
 

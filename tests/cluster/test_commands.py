@@ -292,9 +292,10 @@ def test_an_engine_that_starts_slowly_waits_for_a_place_only_without_room(is_roo
     assert applying.apply(cluster, [WANTED], lambda line: None) == status
 
 
+@pytest.mark.parametrize("word", ["UNHEALTHY", "DEPLOY_FAILED"])
 @pytest.mark.parametrize(("faults", "status"), [([], 0), (["10.0.0.3: no memory"], 1)])
-def test_a_failure_before_this_apply_is_none_of_it(faults, status):
-    lost = state({"RUNNING": 2, "STARTING": 1}, state="UNHEALTHY", message="10.0.0.3: no memory")
+def test_a_failure_before_this_apply_is_none_of_it(faults, status, word):
+    lost = state({"RUNNING": 2, "STARTING": 1}, state=word, message="10.0.0.3: no memory")
     cluster = Fake({"llama": lost}, {"llama": state({"RUNNING": 3})})
     cluster.failing = faults
     assert applying.apply(cluster, [WANTED], lambda line: None) == status
