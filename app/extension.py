@@ -51,8 +51,10 @@ class Switchyard:
         **settings: Any,
     ) -> None:
         """`before_request`: called before each request of the API, as Flask's: a value that it
-        returns is the response. `settings`: by name. Raises as `init_app`.
+        returns is the response. `settings`: by name. Raises SettingsError, and as `init_app`.
         """
+        if url_prefix and not url_prefix.startswith("/"):
+            raise SettingsError(f"url_prefix: {url_prefix!r} must begin with a slash", "url_prefix")
         self._url = url
         self._key = key
         self._url_prefix = url_prefix

@@ -41,6 +41,8 @@ class Upstream:
         parsed = urllib3.util.parse_url(url)
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
             raise SettingsError(f"url: {url!r} must be http://HOST:PORT or https://HOST", "url")
+        if parsed.path and parsed.path.rstrip("/").endswith("/v1"):
+            raise SettingsError(f"url: {url!r} must be the server's address, without /v1", "url")
         self.url = url.rstrip("/")
         self._key = key
         self._adapter: requests.adapters.BaseAdapter | None = None  # replaces the server in tests

@@ -55,6 +55,11 @@ def test_an_unknown_setting_of_the_application_is_refused(model_path):
         Switchyard(app)
 
 
+def test_a_prefix_begins_with_a_slash():
+    with pytest.raises(SettingsError, match="url_prefix: 'llm' must begin with a slash"):
+        Switchyard(url_prefix="llm")
+
+
 def test_an_extension_without_an_application_says_so():
     with pytest.raises(RuntimeError, match="init_app"):
         Switchyard().generate("x")

@@ -159,7 +159,7 @@ def test_settings_of_models_have_no_effect_and_are_refused(make_remote):
     with pytest.raises(SettingsError, match="model has no effect") as caught:
         make_remote("http://127.0.0.1:1", model="/models/mine")
     assert caught.value.name == "model"
-    for url in ("127.0.0.1:8000", "http://", "ftp://a", "http://a?x=1"):
+    for url in ("127.0.0.1:8000", "http://", "ftp://a", "http://a?x=1", "http://a/v1/"):
         with pytest.raises(SettingsError, match="url"):
             make_remote(url)
     with pytest.raises(RuntimeError, match="not of this process"):
