@@ -39,8 +39,8 @@ Clients send these with values that change nothing. Such a value is taken, and n
 NAMES_HEAD = """
 ## Other names
 
-An endpoint that generates and has a parameter takes it by the names that other servers have for it,
-too. Equal values under two names count as one; two values are a 400 that names both.
+Every endpoint that generates also accepts its parameters by the names that other servers use. Equal
+values under two names count as one; two values are a 400 that names both.
 """
 WORDS = {
     "all": (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 class Threads:
     """Hooks of the WSGI server, which sets them after it has loaded the application.
 
-    `count` returns the number of busy request threads, and of all; None if the server can't tell.
+    `count` returns the numbers of busy request threads and of all; None if the server can't tell.
     `detach` runs on a request thread, and takes the current request's connection from the server.
     The server then neither reads nor closes it until any thread calls the function that `detach`
     returned. `max_detached` limits detached connections.

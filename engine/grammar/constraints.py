@@ -88,8 +88,8 @@ def template(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """JSON in a frame, such as tool calls: `opening`, one of `alternatives`, `closing`. With a
-    `separator`, any number of further alternatives may follow, each after a separator. A text of
-    `special_ids` stands for that token. Raises InvalidJob.
+    `separator`, any number of further alternatives may follow, each after a separator. A key of
+    `special_ids` stands for the token with that id. Raises InvalidJob.
     """
     frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
     return _lark("\n".join(["start: frame", *frame]), parts)
@@ -152,8 +152,8 @@ def template_in_text(
 def after_thoughts(
     form: Constraint, start: str, end: str, special_ids: Mapping[str, int]
 ) -> Constraint:
-    """`form`, or first any text between `start` and `end`, as the model chooses. A text of
-    `special_ids` stands for that token.
+    """`form`, or first any text between `start` and `end`, as the model chooses. A key of
+    `special_ids` stands for the token with that id.
     """
     first, *others = json.loads(form.grammar)["grammars"]
     name = first.setdefault("name", "form")

@@ -16,9 +16,9 @@ class SlowTurns:
         return self._clock() >= self._next
 
     def take(self, seconds: float) -> None:
-        """A turn begins that is expected to take so long."""
+        """Begins a turn that is expected to take `seconds`."""
         self._next = self._clock() + seconds
 
     def end(self, seconds: float) -> None:
-        """A turn has taken so long."""
+        """Ends a turn that took `seconds`."""
         self._next = self._clock() + REST * seconds

@@ -73,7 +73,7 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Its jobs; for an engine that servers share, also theirs, as far as it has reported."""
+        """Number of its jobs; for a shared engine, with other servers' that it has reported."""
         if not self.link.at or self.stats is None:
             return len(self.jobs)
         told = self.stats.num_active + self.stats.num_pending

@@ -1,4 +1,4 @@
-"""The replicas of a link: which there are, and what they offer together. Under the link's lock."""
+"""The replicas of a link, and what they offer together. Under the link's lock."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

@@ -26,7 +26,7 @@ def open_if_readable(open: Callable[[Served], Engine], served: Served) -> Engine
 
 
 class Unread(Engine):
-    """An engine that knows its name and settings alone. Its start fails with the reason."""
+    """An engine that knows only its name and settings. Its start fails with the reason."""
 
     def __init__(self, config: ModelConfig, reason: ModelError) -> None:
         self.reason = reason

@@ -82,7 +82,7 @@ class Living:
     where: str
 
     def renamed(self, name_of: Callable[[str], str]) -> "Living":
-        """The same with other names of its values' rules."""
+        """A copy in which the rules of its values have other names."""
         values = {name: name_of(value) for name, value in self.values.items()}
         others = [Other(other.name, name_of(other.value)) for other in self.others]
         return replace(self, values=values, others=others)

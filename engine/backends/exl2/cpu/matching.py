@@ -28,7 +28,7 @@ def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> in
     """Index of the first of `strings` that `match` contains; -2 if it ends in the start of one;
     else -1. The first string with a full *or partial* match decides.
 
-    All in UTF-32; `offsets` are int32, in bytes, one more than strings. Empty strings are skipped;
+    All in UTF-32; `offsets`: int32, bytes, one more than strings. Empty strings are skipped;
     the C++ reads past them.
     """
     text = bytes(match).decode("utf-32-le")

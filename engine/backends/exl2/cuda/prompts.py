@@ -74,7 +74,7 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Tokens in each row of the pass for at least `length` tokens."""
+        """Tokens in a row of the smallest pass that takes at least `length` tokens."""
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
