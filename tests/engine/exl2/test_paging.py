@@ -223,6 +223,20 @@ def test_who_holds_the_most_pages_gives_way_then_who_came_last(opened):
     assert parked(backend)[0] == "f"
 
 
+@pytest.mark.parametrize(
+    ("priorities", "first"),
+    [({}, "c"), ({"a": 1, "b": 1, "d": 1}, "d")],
+    ids=["who came first", "the more urgent"],
+)
+def test_of_parked_jobs_one_returns_first(opened, priorities, first):
+    backend = opened(4)
+    start(backend, *(of(name, priority=priorities.get(name, 0)) for name in "abcd"))
+    until(backend, lambda: len(parked(backend)) > 1)
+    were_parked = parked(backend)
+    until(backend, lambda: len(parked(backend)) < len(were_parked))
+    assert {*were_parked} - {*parked(backend)} == {first}
+
+
 def test_a_parked_job_returns_before_newcomers_that_are_no_more_urgent(opened):
     backend = opened(4)
     start(backend, of("large", 500), of("b", 200, priority=1), of("c", 5, 40, priority=2))
