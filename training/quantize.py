@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pandas
 from tokenizers import Tokenizer
 
 from training import tokens
@@ -38,6 +37,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--bits", type=float, default=4.0, help="a weight")
     args = parser.parse_args()
+    import pandas  # only here: others take `calibration`
+
     tokenizer = Tokenizer.from_file(str(args.dir / "tokenizer.json"))
     with tempfile.TemporaryDirectory() as work:
         parquet = os.path.join(work, "calibration.parquet")

@@ -1,17 +1,20 @@
 """EXL3 models on a GPU, with exllamav3's compiled extension."""
 
 import importlib.util
-import json
-import pathlib
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
+from switchyard.engine.grammar import constraints
+from switchyard.engine.messages import Finished
 from switchyard.engine.sampling import Sampling
-from tests.conftest import DEMO
-from tests.engine.exl2.drive import GREEDY, prompt
-from tests.engine.forced import run
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt
+from tests.engine.forced import ending, run, step
+from tests.gpu.exl3_models import FAMILIES, VOCABULARY, in_transformers, write
+from tests.gpu.test_options import estimated
 from tests.scripted import job
 
 pytestmark = [
@@ -21,100 +24,86 @@ pytestmark = [
     ),
 ]
 
-HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 2816, 4, 16, 4, 64, 2048
 LENGTHS = (5, 255, 256, 257, 700)  # tokens of prompts
 MOST_BEHIND = 0.05  # of the logits' standard deviation: a token that is as good as the best
+MOST_ERROR = 0.02  # of logits, relative to transformers' in float32
 
 
-def matrices(prefix):
-    queries, keys = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
-    yield f"{prefix}.self_attn.q_proj", HIDDEN, queries
-    yield f"{prefix}.self_attn.k_proj", HIDDEN, keys
-    yield f"{prefix}.self_attn.v_proj", HIDDEN, keys
-    yield f"{prefix}.self_attn.o_proj", queries, HIDDEN
-    yield f"{prefix}.mlp.gate_proj", HIDDEN, INNER
-    yield f"{prefix}.mlp.up_proj", HIDDEN, INNER
-    yield f"{prefix}.mlp.down_proj", INNER, HIDDEN
-
-
-@pytest.fixture(scope="module", params=["LlamaForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"])
+@pytest.fixture(scope="module", params=FAMILIES)
 def exl3_path(request, tmp_path_factory):
-    """A model of random weights, 4 bits."""
-    path, tensors = tmp_path_factory.mktemp("exl3"), {}
-    torch.manual_seed(0)
-
-    def quantized(name, num_in, num_out):
-        shape = (num_in // 16, num_out // 16, 64)
-        tensors[f"{name}.trellis"] = torch.randint(-(2**15), 2**15, shape, dtype=torch.int16)
-        tensors[f"{name}.suh"] = (torch.randint(0, 2, (num_in,)) * 2 - 1).half()
-        tensors[f"{name}.svh"] = ((torch.randint(0, 2, (num_out,)) * 2 - 1) * 0.02).half()
-
-    tensors["model.embed_tokens.weight"] = (torch.randn(VOCABULARY, HIDDEN) * 0.1).half()
-    tensors["model.norm.weight"] = torch.ones(HIDDEN).half()
-    quantized("lm_head", HIDDEN, VOCABULARY)
-    for i in range(LAYERS):
-        prefix = f"model.layers.{i}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{prefix}.{norm}.weight"] = torch.ones(HIDDEN).half()
-        if request.param.startswith("Qwen3"):
-            for norm in ("q_norm", "k_norm"):
-                tensors[f"{prefix}.self_attn.{norm}.weight"] = torch.ones(HEAD_DIM).half()
-        for matrix in matrices(prefix):
-            quantized(*matrix)
-    save_file(tensors, path / "model.safetensors")
-    config = {
-        **{"architectures": [request.param], "hidden_size": HIDDEN, "intermediate_size": INNER},
-        **{"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "head_dim": HEAD_DIM},
-        **{"num_key_value_heads": KV_HEADS, "vocab_size": VOCABULARY, "rms_norm_eps": 1e-5},
-        **{"max_position_embeddings": 4096, "rope_theta": 1e4, "hidden_act": "silu"},
-        **{"tie_word_embeddings": False, "original_max_position_embeddings": 4096},
-        "quantization_config": {"quant_method": "exl3", "version": "1.6.5", "bits": 4.0},
-    }
-    (path / "config.json").write_text(json.dumps(config))
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        (path / file).write_bytes(pathlib.Path(DEMO, file).read_bytes())
+    path = tmp_path_factory.mktemp("exl3")
+    write(path, request.param)
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def llama_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("exl3")
+    write(path, "LlamaForCausalLM")
+    return str(path)
+
+
+def ids_of(seed, length):
+    return tuple(i % VOCABULARY for i in prompt(seed, length))
 
 
 def tokens(events):
     return [i for event in events if hasattr(event, "token_ids") for i in event.token_ids]
 
 
-def jobs():
-    for n in LENGTHS:
-        ids = tuple(i % VOCABULARY for i in prompt(n, n))
-        yield n, job(f"job{n}", 48, prompt=ids, sampling=GREEDY, ignore_eos=True)
+def jobs(lengths=LENGTHS):
+    for n in lengths:
+        yield n, job(f"job{n}", 48, prompt=ids_of(n, n), sampling=GREEDY, ignore_eos=True)
 
 
 @torch.inference_mode()
-def behind(backend, prompt_ids, token_ids):
-    """How far the logit of each token is behind the best, by one pass without a cache."""
+def own_logits(backend, token_ids):
+    """After each token but the last, by one pass without a cache, (tokens, vocabulary)."""
     library = backend._loaded.model.library
-    ids = torch.tensor([[*prompt_ids, *token_ids]])
-    logits = library.forward(ids, {"attn_mode": "flash_attn_nc"})
-    rows = logits[0, len(prompt_ids) - 1 : -1, :VOCABULARY].float().cpu()
+    logits = library.forward(torch.tensor([token_ids]), {"attn_mode": "flash_attn_nc"})
+    return logits[0, :-1, :VOCABULARY].float().cpu()
+
+
+def behind(backend, prompt_ids, token_ids):
+    """How far the logit of each token is behind the best."""
+    rows = own_logits(backend, [*prompt_ids, *token_ids])[len(prompt_ids) - 1 :]
     own = rows.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
     return float(((rows.max(-1).values - own) / rows.std()).max())
 
 
 def test_texts_are_the_models_alone_together_and_from_cached_pages(serve, exl3_path):
-    backend = serve(exl3_path, cache_tokens=16384, max_batch_size=16)
+    backend = serve(exl3_path, cache_tokens=65536, max_batch_size=64)
     assert backend._loaded.passes is not None
     every = dict(jobs())
-    for found in [
-        *(run(backend, one) for one in every.values()),
-        *(run(backend, *every.values()) for _ in range(2)),
+    many = dict(jobs(range(20, 84)))
+    for found, asked in [
+        *((run(backend, one), {n: one}) for n, one in every.items()),
+        *((run(backend, *every.values()), every) for _ in range(2)),
+        *((run(backend, *list(many.values())[:n]), many) for n in (3, 9, 33, 64)),
     ]:
-        for n, one in every.items():
+        for n, one in asked.items():
             if one.identifier in found:
                 token_ids = tokens(found[one.identifier])
                 assert len(token_ids) == 48
                 assert behind(backend, one.prompt, token_ids) < MOST_BEHIND, n
 
 
+@torch.inference_mode()
+def test_logits_are_those_of_transformers(serve, exl3_path):
+    backend = serve(exl3_path, cache_tokens=16384)
+    token_ids = [*ids_of(1, 900), 0]
+    found = own_logits(backend, token_ids)
+    model = in_transformers(exl3_path, backend._loaded.model.library)
+    expected = model(torch.tensor([token_ids]).cuda()).logits[0, :-1].float().cpu()
+    error = float((found - expected).norm() / expected.norm())
+    same = float((found.argmax(-1) == expected.argmax(-1)).float().mean())
+    print(f"{Path(exl3_path).name}: relative error {error:.1e}, {same:.1%} of first tokens")
+    assert error < MOST_ERROR
+
+
 def test_a_seed_and_a_guidance_pair_are_served_and_a_second_load_is_the_first(serve, exl3_path):
     backend = serve(exl3_path, cache_tokens=16384)
-    ids = tuple(i % VOCABULARY for i in prompt(1, 40))
+    ids = ids_of(1, 40)
     seeded = job("seeded", 32, prompt=ids, sampling=Sampling(temperature=1.0, seed=5))
     pair = job(
         *("pair", 16),
@@ -125,3 +114,61 @@ def test_a_seed_and_a_guidance_pair_are_served_and_a_second_load_is_the_first(se
     first = [tokens(run(backend, one)[one.identifier]) for one in (seeded, pair)]
     backend.reload()
     assert [tokens(run(backend, one)[one.identifier]) for one in (seeded, pair)] == first
+
+
+def test_a_constraint_holds_beside_free_jobs(serve, llama_path):
+    backend = serve(llama_path, cache_tokens=16384)
+    hot = Sampling(temperature=1.5, seed=1)
+    form = constraints.regex("[a-f]{3}-[0-9]{4}")
+    bound = [job(f"bound{i}", 40, prompt=ids_of(i, 50), sampling=hot) for i in range(8)]
+    free = [job(f"free{i}", 20, prompt=ids_of(i, 60), sampling=hot) for i in range(8)]
+    events = run(backend, *(replace(one, constraint=form) for one in bound), *free)
+    for one in bound:
+        assert re.fullmatch("[a-f]{3}-[0-9]{4}", ending(events[one.identifier]).text)
+    assert all(isinstance(events[one.identifier][-1], Finished) for one in free)
+
+
+def test_a_cancelled_job_leaves_its_pages_and_its_neighbour_alone(serve, llama_path):
+    backend = serve(llama_path, cache_tokens=16384)
+    one, other = (job(f"job{i}", 64, prompt=ids_of(i, 300), sampling=GREEDY) for i in (1, 2))
+    for each in (one, other):
+        backend.enqueue(each)
+    events = [event for _ in range(8) for event in step(backend)]
+    backend.cancel(other.identifier)
+    while not any(isinstance(event, Finished) for event in events):
+        events += step(backend)
+    found = [e for e in events if e.identifier == one.identifier]
+    assert len(tokens(found)) == 64
+    assert behind(backend, one.prompt, tokens(found)) < MOST_BEHIND
+    assert free_pages(backend) == backend._generator.max_pages
+
+
+@pytest.mark.parametrize("length", [255, 256])
+@pytest.mark.parametrize("error", [RuntimeError("a fault"), torch.OutOfMemoryError("none left")])
+def test_a_step_that_fails_is_tried_again(serve, llama_path, length, error):
+    backend = serve(llama_path, cache_tokens=16384)
+    passes, faults = backend._loaded.passes, []
+    own_run = passes.run
+
+    def run_or_fail(*args, **options):
+        if faults:
+            raise faults.pop()
+        return own_run(*args, **options)
+
+    passes.run = run_or_fail
+    one = job("job", 20, prompt=ids_of(1, length), sampling=GREEDY, ignore_eos=True)
+    first = tokens(run(backend, one)["job"])
+    faults += [error, error]
+    events = run(backend, one)["job"]
+    assert not faults and isinstance(events[-1], Finished)
+    assert tokens(events) == first
+
+
+def test_memory_is_as_estimated(serve, llama_path):
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    backend = serve(llama_path, cache_tokens=65536)
+    taken = torch.cuda.memory_reserved() - before
+    _, [told] = estimated(backend)
+    print(f"reserved {taken / 2**20:.0f} MiB, estimated {told / 2**20:.0f}")
+    assert abs(taken - told) < max(0.03 * told, 300 * 2**20)

@@ -53,8 +53,10 @@ def _common(one: bytes, other: bytes) -> bytes:
     return bytes(byte for byte, _ in pairs)
 
 
-def check_perplexities(server: Server, expected: Sequence[float], rel: float) -> None:
-    found = [perplexity(server.scores(text)) for text in TEXTS]
+def check_perplexities(
+    server: Server, expected: Sequence[float], rel: float, texts: Sequence[str] = TEXTS
+) -> None:
+    found = [perplexity(server.scores(text)) for text in texts]
     print("perplexities", [round(p, 3) for p in found], "expected", [round(p, 3) for p in expected])
     for one, other in zip(found, expected, strict=True):
         assert math.isclose(one, other, rel_tol=rel)
