@@ -94,8 +94,8 @@ class Settings(OperationSettings, TableSettings):
         600.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may wait for its first token, its turn included; then"
-        " 408. 0: no limit.",
+        description="Seconds that a request may wait for its first token, including the wait for"
+        " its turn; then 408. 0: no limit.",
     )
     total_timeout: float = Field(
         3600.0,
@@ -141,8 +141,8 @@ class Settings(OperationSettings, TableSettings):
         32,
         ge=0,
         le=4096,
-        description="Maximum number of open WebSockets, each with its own request thread;"
-        " at most half of them from one address. Another is refused with 429.",
+        description="Maximum number of open WebSockets, each with its own request thread; at most"
+        " half of them from one address. Further ones are refused with 429.",
     )
     websocket_timeout: float = Field(
         600.0,
@@ -167,7 +167,7 @@ class Settings(OperationSettings, TableSettings):
     cors_origins: list[str] = Field(
         [],
         description="Origins of web pages whose browsers may use the server, such as"
-        ' `["https://example.org"]`; `["*"]`: all. Pages of the server\'s own origin always may.',
+        ' `["https://example.org"]`; `["*"]`: all. Pages of the server\'s own origin are always allowed.',
     )
     formats: list[WireFormat] = Field(
         list(get_args(WireFormat)),

@@ -25,8 +25,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
 
     access_log: str = Field(
         "",
-        description="One line for each request: `-` to standard error, else a path, which may be"
-        " renamed while the server runs. Empty: none.",
+        description="Where to write a line for each request: `-` for standard error, else a path."
+        " The file may be renamed while the server runs. Empty: nowhere.",
     )
     log_format: Literal["text", "json"] = Field(
         "text",
@@ -70,8 +70,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
     max_stored_bytes: int = Field(
         64 * 1024 * 1024,
         ge=0,
-        description="Memory for stored responses, in bytes. Beyond it the client that takes most"
-        " loses its oldest ones. 0: nothing is stored.",
+        description="Memory for stored responses, in bytes. Beyond this, the client whose"
+        " responses take most loses its oldest ones. 0: nothing is stored.",
     )
 
     @pydantic.model_validator(mode="after")

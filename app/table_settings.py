@@ -108,26 +108,27 @@ class TableModel(ModelSettings, extra="forbid"):
     aliases: list[str] = Field([], description="Other names of the model, as in `model_aliases`.")
     load: engine.Policy = Field(
         "start",
-        description="When it is loaded: with the server (`start`), by the first request that names"
-        " it (`demand`), or only by an operator (`manual`).",
+        description="When the model is loaded: with the server (`start`), by the first request"
+        " that names it (`demand`), or only by an operator (`manual`).",
     )
     idle_timeout: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds without a job after which it is unloaded. 0: never.",
+        description="Seconds without a job after which the model is unloaded. 0: never.",
     )
     drain: float = Field(
         60.0,
         ge=0,
         le=86400,
         allow_inf_nan=False,
-        description="Seconds for which its jobs may continue when it is unloaded or replaced.",
+        description="Seconds for which the model's jobs may continue when it is unloaded or"
+        " replaced.",
     )
     engines: EngineRange | None = Field(
         None,
         description='Engines of the model in the cluster, with `at = ["cluster"]`: a number, or'
-        " `{ min = 1, max = 8, jobs = 24 }`, with the jobs wanted of each. Default: 1.",
+        " `{ min = 1, max = 8, jobs = 24 }`, with the `jobs` wanted per engine. Default: 1.",
     )
     gpus_each: int = Field(
         1, ge=0, le=64, description="GPUs of each of these engines; 0: it runs on the CPU."
@@ -201,8 +202,8 @@ class TableSettings(EngineSettings):
     model_aliases: dict[str, str] = Field(
         default={},
         description="Other names for models, each with its model: in the file a table"
-        " `[model_aliases]`. A `*` at the end stands for any rest. A served name goes first, then"
-        " an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
+        " `[model_aliases]`. A `*` at the end matches any rest. A served name takes precedence,"
+        " then an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
     )
     cluster: ClusterSettings | None = Field(
         None,

@@ -53,21 +53,21 @@ class ModelConfig:
     )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",
-        "Where the model's engine runs: a `thread` of the server's process, or a"
-        " `process` of its own, which is restarted if it dies; a process that several servers"
-        " share, which `switchyard engine` runs (`socket`); or `auto`: a process on a GPU, else a"
-        " thread.",
+        "Where the model's engine runs: in a `thread` of the server's process; in its own"
+        " `process`, which is restarted if it dies; in a process that several servers share and"
+        " `switchyard engine` runs (`socket`); or `auto`: in a process on a GPU, else in a thread.",
     )
     at: tuple[str, ...] = _option(
         (),
-        "Where shared engines listen: `unix:PATH` or `HOST:PORT`. Or a source that names them, read"
-        " each second: `file:PATH`, an address a line; `dns:HOST:PORT`, all addresses of a name.",
+        "Where shared engines listen: `unix:PATH` or `HOST:PORT`. Or a source that lists them and"
+        " is read each second: `file:PATH`, with one address per line, or `dns:HOST:PORT`, for all"
+        " addresses of a name.",
     )
     engine_key_file: str | None = _option(
         None,
         "File with the key of shared engines, 32 bytes or more. Server and engine each prove that"
-        " they have it. Needed for `HOST:PORT`, and between different users. A holder of the key"
-        " may run code there.",
+        " they have it. Needed for `HOST:PORT`, and between different users. Anyone who has the"
+        " key can run code there.",
     )
     gpus: tuple[int, ...] = _option(
         (),
@@ -110,28 +110,30 @@ class ModelConfig:
     unpacked_weights: float | Literal["auto", "off"] = _option(
         "auto",
         "GiB for float16 copies of an EXL2 model's weights, which speed up passes of many tokens:"
-        " `auto`, all that is free after the cache; a number, at most so much; or `off`. With"
+        " `auto`: all that is free after the cache; a number: at most that much; or `off`. With"
         " `[[models]]` or a `models_dir`, `auto` is `off`.",
     )
     products: Literal["auto", "exllamav2"] = _option(
         "auto",
-        "The kernels that multiply by an EXL2 model's weights: `auto`, our own in passes of up to"
-        " 64 tokens, where the model and the GPU can have them; or `exllamav2`'s.",
+        "Which kernels multiply by an EXL2 model's weights. `auto`: our own in passes of up to 64"
+        " tokens, if the model and the GPU support them; or `exllamav2`.",
     )
     tensor_parallel: bool = _option(
         False, "Split each layer over all GPUs, instead of giving each GPU whole layers."
     )
     loras: tuple[Lora, ...] = _option(
         (),
-        "LoRAs for all requests: tables `[[loras]]` with a `path`, as PEFT writes"
-        " it, and perhaps a `name` and a `scaling`. GPUs only.",
+        "LoRAs for all requests: tables `[[loras]]`, each with the `path` of an adapter in PEFT's"
+        " format, and optionally a `name` and a `scaling`. GPUs only.",
     )
     draft_model: str | None = _option(
         None,
         "Directory of a smaller draft model with the same tokens, which guesses the next tokens of"
         " `model`. Default: none.",
     )
-    ngram_draft: bool = _option(False, "Guess by n-grams of prompt and text, not by a draft model.")
+    ngram_draft: bool = _option(
+        False, "Guess tokens from n-grams of prompt and text, without a draft model."
+    )
     num_draft_tokens: int = _option(
         4, "Tokens that a draft model or n-grams guess in one step: 1 to 7."
     )
@@ -141,8 +143,8 @@ class ModelConfig:
     )
     max_pending_tokens: int = _option(
         131072,
-        "Maximum number of prompt tokens of all waiting jobs; a job beyond is refused with 429,"
-        " unless nothing waits.",
+        "Maximum number of prompt tokens of all waiting jobs; a job beyond this is refused with"
+        " 429, unless no other job waits.",
     )
     max_priority: int = _option(
         0,
@@ -151,22 +153,23 @@ class ModelConfig:
     )
     fair_wait_factor: float = _option(
         4.0,
-        "Bounds how long shorter jobs of a client overtake a waiting one: this times its fair wait,"
-        " which is the client's waiting work at its arrival. 1: first come, first served. Waiting"
-        " lower priorities together get one part in this + 1 of the work.",
+        "Limits how long shorter jobs of a client may overtake a waiting one: this many times its"
+        " fair wait, which is the client's waiting work when it arrives. 1: first come, first"
+        " served. Together, waiting jobs of lower priority get one part in this + 1 of the work.",
     )
     silence_timeout: float = _option(
         5.0,
-        "Seconds without a sign of life after which an engine's process gets no jobs: jobs"
-        " whose text has begun end with an error, the others continue elsewhere.",
+        "Seconds without a sign of life after which an engine's process gets no jobs: jobs whose"
+        " text has begun end with an error, and the others continue elsewhere.",
     )
     hang_timeout: float = _option(
         60.0,
-        "Seconds after which an iteration that doesn't return counts as hanging: its"
-        " jobs end with an error, new ones are refused until it returns after all.",
+        "Seconds after which an iteration that doesn't return counts as hanging. Its jobs end"
+        " with an error, and new ones are refused until it returns.",
     )
     hang_exit: float = _option(
-        180.0, "Seconds after which a hanging iteration ends its process, and another is started."
+        180.0,
+        "Seconds after which a process whose iteration hangs is ended, and another is started.",
     )
     max_chunk_size: int | None = _option(
         None,
@@ -175,8 +178,9 @@ class ModelConfig:
     )
     max_gap_ms: float | None = _option(
         None,
-        "Milliseconds between two tokens of a running stream, beside new prompts: 1 to 10000."
-        " Prompts get the tokens that fit by measured iterations. Default: 50 on a GPU; else none.",
+        "Target for the milliseconds between two tokens of a running stream while new prompts are"
+        " computed: 1 to 10000. Prompts get as many tokens as fit, judging by measured iterations."
+        " Default: 50 on a GPU, none without.",
     )
     default_max_tokens: int | None = _option(
         None,
