@@ -167,7 +167,8 @@ class Settings(OperationSettings, TableSettings):
     cors_origins: list[str] = Field(
         [],
         description="Origins of web pages whose browsers may use the server, such as"
-        ' `["https://example.org"]`; `["*"]`: all. Pages of the server\'s own origin are always allowed.',
+        ' `["https://example.org"]`; `["*"]`: all. Pages of the server\'s own origin are always'
+        " allowed.",
     )
     formats: list[WireFormat] = Field(
         list(get_args(WireFormat)),
