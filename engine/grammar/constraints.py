@@ -104,8 +104,9 @@ def template_or(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """Either a `template`, or JSON of `form`. Only JSON: of other forms the lexer may not know
-    whether they have begun. Without an `opening`, the alternatives may be JSON themselves: their
-    keys keep their order and spelling. Raises InvalidJob.
+    whether they have begun. Without an `opening`, the alternatives may be JSON themselves. Their
+    keys then keep their order and spelling, because otherwise the parser would have to hold back
+    the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)

@@ -1,4 +1,8 @@
-"""Forward passes of short prompts, or of chunks, as CUDA graphs. Engine thread."""
+"""Forward passes of short prompts, or of chunks, as CUDA graphs. Engine thread.
+
+Launching such a pass kernel by kernel costs the host 7 to 15 ms on an H200, during which no stream
+gets a token. Launching a graph costs 0.25 ms.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
