@@ -31,7 +31,7 @@ def test_each_claim_about_another_server_has_its_source():
         assert own in ("✓", "✗")
         for cell in others:
             mark, _, source = cell.partition(" ")
-            assert cell == "–" or (mark in ("✓", "✗") and source in sources), cell
+            assert cell == "?" or (mark in ("✓", "✗") and source in sources), cell
             cited |= {source} - {""}
     assert cited == sources
     for path in re.findall(r"`(benchmarks/results/[^`]+)`", page):
