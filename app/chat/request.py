@@ -18,8 +18,6 @@ MAX_MESSAGES = 2048  # OpenAI's
 MAX_PARTS = 10_000  # of all messages of a chat
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-
 # Variables of chat templates that switch thinking: Qwen's, DeepSeek's.
 SWITCHES = frozenset({"enable_thinking", "thinking"})
 HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
@@ -96,11 +94,6 @@ class Chat(Scored, HowToThink):
         True, description="False: thoughts stay in the text, as the model writes them."
     )
     include_reasoning: bool = Field(True, description="False: the answer has no thoughts in it.")
-    reasoning_effort: Effort | None = Field(
-        None,
-        description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it; the response says so.",
-    )
     thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
     add_generation_prompt: bool | None = Field(
         None,
@@ -168,7 +161,7 @@ class Chat(Scored, HowToThink):
         """The parameter that switches thinking, and its value. None if none is given."""
         if self.enable_thinking is not None:
             name = "enable_thinking"
-            return self.thinking_names.get(name, name), self.enable_thinking
+            return self.said_names.get(name, name), self.enable_thinking
         return None if self.thinking is None else ("thinking", self.thinking.type == "enabled")
 
     @functools.cached_property
@@ -193,7 +186,7 @@ class Chat(Scored, HowToThink):
     def names(self) -> dict[str, str]:
         limit = "max_tokens" if self.max_tokens else "max_completion_tokens"
         names = {**super().names, "prompt": "messages", "max_new_tokens": limit}
-        names |= self.thinking_names
+        names |= self.said_names
         if self.offer.tools and names.get("constraint", "constraint") == "constraint":
             names["constraint"] = "tools"
         return names

@@ -1,14 +1,23 @@
 """Parameters of how a model thinks, which all chats take, whatever their wire format. Pure."""
 
-from typing import Annotated, Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
 
 class HowToThink(Parameters):
+    reasoning_effort: Effort | None = Field(
+        None,
+        description="Passed on to the model's chat template. A template that doesn't use it ignores"
+        " it; the response says so.",
+    )
     enable_thinking: Annotated[bool | None, Called(others=("think",))] = Field(
         None,
         description="Passed on to the model's chat template, by the template's name for it. A"
@@ -39,11 +48,29 @@ class HowToThink(Parameters):
         return {name: getattr(self, name) for name in given}
 
     @property
-    def thinking_names(self) -> dict[str, str]:
-        """The client's names of those that it gives."""
-        return {name: self._said[name] for name in HowToThink.model_fields if name in self._said}
+    def said_names(self) -> dict[str, str]:
+        """The client's names of those, and of the form, where it gives them."""
+        return {name: self._said[name] for name in _NAMED if name in self._said}
+
+    def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+        """`nested`, values that the format has at other `places`, or the client's own of that name.
+
+        Raises BadRequest, which names both, where they differ.
+        """
+        own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
+        for name, value in own.items():
+            is_form = isinstance(value, BaseModel)
+            given = value.model_dump(by_alias=True, exclude_none=True) if is_form else value
+            if nested[name] not in (None, given):
+                said = self._said.get(name, name)
+                raise BadRequest(f"{said} and {places[name]} are one parameter, and differ", said)
+        return {**nested, **own}
 
     def said_as(self, request: "HowToThink") -> Self:
         """This request, with the names by which the client gave these parameters in another."""
-        self._said.update({name: request._said.get(name, name) for name in request.thinking_given})
+        given = _NAMED & request.model_fields_set
+        self._said.update({name: request._said.get(name, name) for name in given})
         return self
+
+
+_NAMED = HowToThink.model_fields.keys() | {"response_format"}

@@ -29,7 +29,7 @@ class NamedSchema(BaseModel):
 
 
 Form = Literal["text", "json_object", "json_schema"]
-_FORMS = get_args(Form)
+FORMS = get_args(Form)
 
 
 class ResponseFormat(BaseModel):
@@ -105,7 +105,7 @@ class Constrained(Parameters):
         match body["format"]:
             case "json":
                 return {**body, "format": {"type": "json_object"}}
-            case dict(schema) if schema.get("type") not in _FORMS:
+            case dict(schema) if schema.get("type") not in FORMS:
                 return {**body, "format": {"type": "json_schema", "schema": schema}}
         return body
 

@@ -10,12 +10,14 @@ from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request import neutral
 from switchyard.app.request.constraint import Constrained
-from switchyard.app.request.names import Called, all_names_of
+from switchyard.app.request.names import Called
 from switchyard.app.request.neutral import (
+    FORMATS,
     FRONT_ENDS,
     LOADING,
     NO_TEXT,
     OPENAI,
+    RUNNING,
     SCORES,
     SERVERS,
     Table,
@@ -44,7 +46,9 @@ class Generation(Constrained, Sampled):
 
     default_max_tokens: ClassVar[int | None] = None  # whatever the setting of that name says
     usual_max_tokens: ClassVar[int | None] = None  # without that setting
-    neutral: ClassVar[Table] = {**OPENAI, **SERVERS, **SCORES, **FRONT_ENDS, **LOADING}
+    neutral: ClassVar[Table] = {
+        **{**OPENAI, **SERVERS, **SCORES, **RUNNING, **FRONT_ENDS, **LOADING, **FORMATS}
+    }
     unset: ClassVar[Table] = {"max_tokens": (-1,), "seed": (-1,), **NO_TEXT}
 
     model: ModelName = None
@@ -66,12 +70,13 @@ class Generation(Constrained, Sampled):
         description="Choices of each prompt, one job each. Refused if the jobs are more"
         " than the server ever holds.",
     )
-    stop: Annotated[StopStrings, Called(kobold="stop_sequence", textgen="stopping_strings")] = (
-        Field(
-            default=[],
-            description="Strings that end the text: it ends before the first occurrence of any of"
-            " them, which may begin or end inside a token.",
-        )
+    stop: Annotated[
+        StopStrings,
+        Called(kobold="stop_sequence", textgen="stopping_strings", others=("stop_sequences",)),
+    ] = Field(
+        default=[],
+        description="Strings that end the text: it ends before the first occurrence of any of"
+        " them, which may begin or end inside a token.",
     )
     stop_token_ids: list[TokenId] = Field(
         default=[],
@@ -147,10 +152,6 @@ class Generation(Constrained, Sampled):
         " `total_timeout`, which is the default.",
     )
     user: str | None = Field(None, description="The end user, for the server's log at level DEBUG.")
-
-    @classmethod
-    def other_names(cls) -> Mapping[str, str]:
-        return all_names_of(cls)
 
     # `check_fields`: formats with other names for these fields leave them out.
     @field_validator(

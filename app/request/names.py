@@ -38,6 +38,9 @@ def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
 
     The name of a field that `kind` withholds may be another name of the one that it has instead.
     """
+    withheld: frozenset[str] = getattr(kind, "withheld", frozenset())
+    taken = kind.model_fields.items()
+    fields = {info.alias or name for name, info in taken if name not in withheld}
     names: dict[str, str] = {}
     for base in kind.__mro__:  # a subclass may declare a field again without its other names
         for field, info in getattr(base, "model_fields", {}).items():
@@ -45,9 +48,7 @@ def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
             for one in info.metadata:
                 if isinstance(one, Called):
                     every = {field, one.kobold, one.textgen, one.llamacpp, one.ollama, *one.others}
-                    names |= {name: own for name in every - {None, own} if name is not None}
-    withheld: frozenset[str] = getattr(kind, "withheld", frozenset())
-    taken = kind.model_fields.items()
-    fields = {info.alias or name for name, info in taken if name not in withheld}
-    names = {name: names.get(own, own) for name, own in names.items() if name not in fields}
+                    every -= {own, *fields}
+                    names |= {name: own for name in every if name is not None}
+    names = {name: names.get(own, own) for name, own in names.items()}
     return {name: own for name, own in names.items() if own in fields}

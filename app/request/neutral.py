@@ -17,6 +17,7 @@ Table = Mapping[str, Values]
 
 ANY: Values = (...,)  # every value is neutral: the field is a hint, or a client's own note
 OFF, ON, ZERO, ONE = (False,), (True,), (0, 0.0), (1, 1.0)
+_STREAMED = ("include_obfuscation", "include_usage")  # of streams that have it anyway, or never
 
 # Fields of OpenAI's API, and of servers and libraries that speak it.
 OPENAI: Table = {
@@ -53,8 +54,9 @@ SERVERS: Table = {
     "usage": ({"include": True}, {"include": False}, {}),
 }
 
-# What vLLM reports of tokens, for routes whose bodies have no place for it.
-SCORES: Table = {"prompt_logprobs": (), "return_token_ids": OFF}
+# What vLLM reports of tokens, and llama.cpp of timings in a stream.
+SCORES: Table = {"prompt_logprobs": (), "return_token_ids": OFF, "return_tokens_as_token_ids": OFF}
+RUNNING: Table = {"timings_per_token": (False, True)}
 
 # Fields of other servers' samplers. SillyTavern and KoboldAI Lite send one set of fields to all
 # servers.
@@ -83,9 +85,6 @@ FRONT_ENDS: Table = {
     "truncation_length": ANY,
 }
 
-# llama.cpp's timings in a stream, for routes whose bodies have no place for them.
-RUNNING: Table = {"timings_per_token": (False, True)}
-
 # What Ollama's clients, Open WebUI among them, say of how a model is loaded.
 LOADING: Table = {
     "f16_kv": ANY,
@@ -104,11 +103,27 @@ LOADING: Table = {
     "vocab_only": ANY,
 }
 
-# Fields about chats, beside a plain prompt: its text never splits off thoughts.
-CHATS: Table = {
+# Fields about chats and about choices, for routes whose bodies have no place for them.
+FORMATS: Table = {
+    "add_generation_prompt": ON,
+    "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": OFF,
+    "documents": ([],),
+    "echo": OFF,
+    "enable_thinking": OFF,
     "include_reasoning": ON,
+    "logprobs": OFF,
+    "n": (1,),
+    "parallel_tool_calls": (False, True),
+    "reasoning_effort": ANY,
+    "stream_options": ({}, *({name: on} for name in _STREAMED for on in (False, True))),
+    "suffix": ("",),
     "template_vars": ({},),
     "think": OFF,
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "user": ANY,
 }
 
 # Values with which the same clients leave a parameter to the server.
@@ -133,11 +148,6 @@ class _Told:
 
 
 _told: ContextVar[_Told | None] = ContextVar("told", default=None)
-
-
-def but(table: Table, *names: str) -> Table:
-    """`table` without `names`: the server supports these parameters."""
-    return {name: values for name, values in table.items() if name not in names}
 
 
 def begin(takes_unknown: bool = False) -> None:

@@ -1,18 +1,13 @@
 """Parameters of a generation whose answer can hold logprobs and tokens. Pure."""
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, Generation
-from switchyard.app.request.neutral import SCORES, Table, but
 
 
 class Scored(Generation):
     """A request whose answer can hold logprobs and tokens."""
-
-    neutral: ClassVar[Table] = but(Generation.neutral, *SCORES)
 
     prompt_logprobs: int | None = Field(
         None,

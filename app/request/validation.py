@@ -20,6 +20,7 @@ from pydantic import (
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request import neutral
+from switchyard.app.request.names import all_names_of
 from switchyard.app.request.neutral import Table, Values
 
 MAX_SHOWN = 100  # characters of a name that a client made up
@@ -49,12 +50,13 @@ def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
             schema["properties"][name] = {"anyOf": [*kinds, {"type": "null"}], **outer}
         if schema["properties"][name].get("default", 0) is None:
             del schema["properties"][name]["default"]
-    for name, values in getattr(kind, "neutral", {}).items():
+    body = kind if issubclass(kind, Parameters) else None
+    for name, values in (body.lacking() if body else getattr(kind, "neutral", {})).items():
         some = {} if values is neutral.ANY else {"enum": [*values, None]}
         schema["properties"][name] = {**some, "description": NEUTRAL if some else TOLD}
     for name, values in getattr(kind, "settled", {}).items():
         schema["properties"][name] = {"enum": [*values, None], "description": SETTLED}
-    for name, own in kind.other_names().items() if issubclass(kind, Parameters) else ():
+    for name, own in body.other_names().items() if body else ():
         if own in schema["properties"] and name not in schema["properties"]:
             same = {k: v for k, v in schema["properties"][own].items() if k != "default"}
             schema["properties"][name] = {**same, "description": f"{OTHER} `{own}`."}
@@ -102,8 +104,8 @@ class Parameters(BaseModel):
 
     model_config = Finite
 
-    # Parameters of the API that this server lacks, with their neutral values. The answer names a
-    # neutral value; any other value is refused.
+    # Parameters of the API that this body lacks, with their neutral values. The answer names a
+    # neutral value; any other value is refused. What the body has is left out of a shared table.
     neutral: ClassVar[Table] = {}
 
     # Parameters with values that the route, or another parameter, implies. Any other is refused.
@@ -130,9 +132,14 @@ class Parameters(BaseModel):
         return _names_of_fields(cls)
 
     @classmethod
+    def lacking(cls) -> Table:
+        """`neutral`, without what the body has."""
+        return _lacking(cls)
+
+    @classmethod
     def other_names(cls) -> Mapping[str, str]:
         """Further names that the body takes, each with the API's name."""
-        return {}
+        return all_names_of(cls)
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
@@ -163,16 +170,31 @@ def _names_of_fields(kind: type[Parameters]) -> Mapping[str, str]:
     return {name: field.alias or name for name, field in fields if name not in kind.withheld}
 
 
+@functools.cache
+def _lacking(kind: type[Parameters]) -> Table:
+    has = {*kind.names_of_fields().values(), *kind.settled, *kind.other_names()}
+    return {name: values for name, values in kind.neutral.items() if name not in has}
+
+
+def known_by(kind: type[Parameters]) -> set[str]:
+    """All names that a body may have."""
+    return {
+        *(*kind.names_of_fields().values(), *kind.other_names()),
+        *(*kind.lacking(), *kind.settled),
+    }
+
+
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:
     """The request of a body. Raises BadRequest, which names the parameter."""
     given, said = _known(kind, kind.translate(without_nulls(body, MAX_GIVEN)))
     with renaming(said):
         given = kind.settle(given)
-        for name in [name for name in given if name in kind.neutral or name in kind.settled]:
-            table = kind.neutral if name in kind.neutral else kind.settled
+        lacking = kind.lacking()
+        for name in [name for name in given if name in lacking or name in kind.settled]:
+            table = lacking if name in lacking else kind.settled
             if not neutral.asks_for_nothing(given.pop(name), table[name]):
                 raise _unsupported(name, table[name], kind.reasons)
-            if table is kind.neutral:
+            if table is lacking:
                 neutral.note(name)
         known = set(kind.names_of_fields().values())
         for name in [name for name in given if name not in known]:

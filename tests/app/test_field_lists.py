@@ -8,16 +8,16 @@ from tests.scripted import ScriptedBackend
 # Open WebUI 0.12.4's advanced parameters, as it sends them to an OpenAI connection, November 2026.
 OPEN_WEBUI = {
     "temperature": 0.7,
-    "top_p": 0.9,
-    "top_k": 40,
+    "top_p": 0.8,
+    "top_k": 30,
     "min_p": 0.1,
     "max_tokens": 3,
     "seed": 7,
     "stop": ["x"],
     "frequency_penalty": 0.5,
     "presence_penalty": 0.5,
-    "repeat_penalty": 1.1,
-    "repeat_last_n": 64,
+    "repeat_penalty": 1.3,
+    "repeat_last_n": 32,
     "mirostat": 2,
     "mirostat_eta": 0.2,
     "mirostat_tau": 4.0,
@@ -52,9 +52,9 @@ TABBYAPI = {
     "skew": 0.5,
     "xtc_probability": 0.5,
     "xtc_threshold": 0.2,
-    "rep_pen": 1.1,
-    "repetition_penalty": 1.1,
-    **dict.fromkeys(("penalty_range", "repetition_range", "rep_pen_range"), 64),
+    "rep_pen": 1.3,
+    "repetition_penalty": 1.3,
+    **dict.fromkeys(("penalty_range", "repetition_range", "rep_pen_range"), 32),
     "dry_multiplier": 0.8,
     "dry_base": 1.5,
     "dry_allowed_length": 3,
@@ -70,6 +70,14 @@ TABBYAPI = {
     "response_prefix": "",
     "prompt_template": "",
     "template_vars": {},
+    **{"top_k": 30, "top_p": 0.8, "min_p": 0.1},
+    **{"temp_exponent": 2.0, "frequency_penalty": 0.5, "presence_penalty": 0.5},
+    **{"repetition_decay": 0, "mirostat_tau": 4.0, "mirostat_eta": 0.2, "dry_range": 64},
+    **{"logit_bias": {"7": 1.0}, "cfg_scale": 1.0, "negative_prompt": ""},
+    **{"speculative_ngram": False, "stop": ["x"], "seed": 7, "n": 1, "best_of": 1, "echo": False},
+    **{"suffix": "", "logprobs": None, "user": "x", "stream_options": {"include_usage": True}},
+    **{"max_completion_tokens": 3, "max_length": 3, "response_format": {"type": "json_object"}},
+    **{"tools": [], "add_generation_prompt": True, "priority": 0, "model": "scripted"},
 }
 # Further parameters of vLLM 0.24 and SGLang 0.5, by their documentation, November 2026.
 VLLM_AND_SGLANG = {
@@ -98,21 +106,24 @@ VLLM_AND_SGLANG = {
 LISTS = {"openwebui": OPEN_WEBUI, "tabbyapi": TABBYAPI, "vllm_sglang": VLLM_AND_SGLANG}
 
 MESSAGES = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+TEXT = {"prompt": "x", "max_tokens": 4}
 LEAST = {
-    "/v1/chat/completions": MESSAGES,
-    "/v1/completions": {"prompt": "x", "max_tokens": 4},
-    "/v1/messages": MESSAGES,
+    **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/api/chat"), MESSAGES),
+    **dict.fromkeys(("/v1/completions", "/generate", "/completion", "/api/generate"), TEXT),
+    **dict.fromkeys(("/api/v1/generate", "/api/extra/generate/stream"), TEXT),
+    "/v1/responses": {"input": "x", "max_tokens": 4},
 }
-# The value of a server that has no such part asks for nothing: no job shows it.
-AS_IT_IS = {"token_healing", "template_vars", "return_token_ids"}
-# Which have other names, or no place, on a route.
-ELSEWHERE = {
-    ("/v1/messages", "response_format"),  # output_config
-    ("/v1/messages", "format"),
-    ("/v1/completions", "reasoning_effort"),
-    ("/v1/messages", "reasoning_effort"),
-    ("/v1/messages", "stop"),
-    ("/v1/messages", "prompt_logprobs"),
+LIMITS = {"max_length", "max_completion_tokens"}
+# Values by which a job is as without them.
+AS_IT_IS = {
+    *("token_healing", "template_vars", "return_token_ids", "n", "best_of", "echo", "suffix"),
+    *("user", "tools", "cfg_scale", "negative_prompt", "repetition_decay", "logprobs"),
+    *("add_generation_prompt", "priority", "model"),
+}
+# Elsewhere a value is refused, as the answer has no place for it.
+PLACES = {
+    "prompt_logprobs": {"/v1/chat/completions", "/v1/completions"},
+    "reasoning_effort": LEAST.keys() - {"/api/v1/generate", "/api/extra/generate/stream"},
 }
 
 
@@ -131,11 +142,15 @@ def test_each_field_of_another_server_is_honoured_or_told(make_client, url, list
     usual = parts(backend.enqueued[-1])
     wrong = {}
     for name, value in LISTS[listed].items():
-        if (url, name) in ELSEWHERE:
-            continue
-        response = client.post(url, json={**LEAST[url], name: value})
+        least = {
+            key: LEAST[url][key] for key in LEAST[url] if name not in LIMITS or "max" not in key
+        }
+        response = client.post(url, json={**least, name: value})
         told = response.headers.get("X-Switchyard-Ignored")
-        if response.status_code != 200:
+        if url not in PLACES.get(name, LEAST):
+            if response.status_code != 400 or f"{name} is not supported" not in response.text:
+                wrong[name] = response.text
+        elif response.status_code != 200:
             wrong[name] = response.text
         elif told is None and name not in AS_IT_IS and parts(backend.enqueued[-1]) == usual:
             wrong[name] = "has no effect, and is not told"
@@ -180,6 +195,42 @@ def test_a_budget_of_thoughts_is_refused_by_the_clients_name_for_it(
         assert refused.status_code == 400 and "has no thoughts between" in refused.text
         if url != "/v1/messages":  # whose errors name no parameter
             assert refused.json["error"]["param"] == name
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+FORM = {"type": "json_schema", "schema": SCHEMA}
+NESTED = {
+    "/v1/messages": {"output_config": {"effort": "low", "format": FORM}},
+    "/v1/responses": {"reasoning": {"effort": "low"}, "text": {"format": {**FORM, "name": "x"}}},
+}
+
+
+@pytest.mark.parametrize("url", NESTED)
+def test_effort_and_form_may_stand_at_either_place(make_client, with_template, url):
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
+    named = {**FORM, "json_schema": {"name": "x", "schema": SCHEMA}}
+    del named["schema"]
+    bodies = [
+        {**least(url), **NESTED[url]},
+        {**least(url), "reasoning_effort": "low", "response_format": named},
+        {**least(url), "reasoning_effort": "low", "format": SCHEMA},
+        {**least(url), **NESTED[url], "reasoning_effort": "low"},
+    ]
+    answers = [client.post(url, json=body) for body in bodies]
+    assert [answer.status_code for answer in answers] == [200] * len(bodies), answers[-1].text
+    assert len({(job.prompt, job.constraint) for job in backend.enqueued}) == 1
+    if url == "/v1/responses":
+        told = [(answer.json["reasoning"], answer.json["text"]) for answer in answers[:2]]
+        assert told[0] == told[1]
+    for other in ({"reasoning_effort": "high"}, {"format": "json"}):
+        refused = client.post(url, json={**least(url), **NESTED[url], **other})
+        [name] = other
+        where = {"reasoning_effort": ".effort", "format": ".format"}[name]
+        assert refused.status_code == 400 and f"{name} and " in refused.text, refused.text
+        assert f"{where} are one parameter, and differ" in refused.text
+    wrong = client.post(url, json={**least(url), "reasoning_effort": "much"})
+    assert wrong.status_code == 400 and "reasoning_effort: " in wrong.text
 
 
 def test_a_message_has_one_way_to_think(make_client, with_template):

@@ -138,9 +138,9 @@ def fields(job):
         ("prompt=x&service_tier=priority", "service_tier", "unsupported_parameter"),
         ("prompt=x&messages=[]", "messages", "unknown_parameter"),
         (
-            'prompt=x&stream=1&stream_options={"include_usage":true}',
+            'prompt=x&stream=true&stream_options={"continuous_usage_stats":true}',
             "stream_options",
-            "unknown_parameter",
+            "unsupported_parameter",
         ),
         ("prompt=%ff", None, "invalid_query"),
         ("&".join(f"a{i}=1" for i in range(200)), None, "invalid_query"),

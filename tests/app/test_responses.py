@@ -305,7 +305,6 @@ def test_parts_of_all_items_are_counted_together(name):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"regex": r"[^\s\S]"}, "regex"),
-        ({"response_format": {"type": "text"}}, "response_format"),
         ({"reasoning": {"effort": "least"}}, "reasoning.effort"),
         ({"include": ["file_search_call.results"]}, "include.0"),
         ({"top_logprobs": 21}, "top_logprobs"),

@@ -29,8 +29,8 @@ from switchyard.app.formats.anthropic.tools import (
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import Generation, ModelName, StopString, Tokens
 from switchyard.app.request.names import Called
-from switchyard.app.request.neutral import ANY, RUNNING, Table, but
-from switchyard.app.request.validation import Finite, renaming, validate, without_nulls
+from switchyard.app.request.neutral import ANY, Table
+from switchyard.app.request.validation import Finite, known_by, renaming, validate, without_nulls
 
 
 class Metadata(BaseModel):
@@ -65,15 +65,15 @@ class OutputConfig(BaseModel):
         return _clean(value)
 
     def in_chat(self) -> dict[str, Any]:
-        schema = {"schema": self.format.schema_} if self.format is not None else None
-        form = {"type": "json_schema", "json_schema": schema}
+        form = self.format and {"type": "json_schema", "schema": self.format.schema_}
         return {
             "reasoning_effort": "xhigh" if self.effort == "max" else self.effort,
-            "response_format": form if schema is not None else None,
+            "response_format": form,
         }
 
 
 FORMAT = "output_config.format"
+PLACES = {"reasoning_effort": "output_config.effort", "response_format": FORMAT}
 BILLING = "x-anthropic-billing-header:"  # begins a block of Claude Code's system prompt
 
 
@@ -81,15 +81,14 @@ class MessagesChat(Chat):
     @property
     def names(self) -> dict[str, str]:
         names = super().names
+        places = {**PLACES, **self.said_names}
         if names["constraint"] == "response_format":
-            names["constraint"] = FORMAT
+            names["constraint"] = places["response_format"]
         return {
             **names,
             "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
             "reasoning_budget": "thinking.budget_tokens",
-            "reasoning_effort": "output_config.effort",
-            "response_format": FORMAT,
-            **self.thinking_names,
+            **places,
         }
 
 
@@ -183,8 +182,8 @@ class MessagesBody(HowToThink):
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat() if self.output_config else {}
-        values = {**self._values(), **output, **self._beside(thinking)}
-        with renaming({"response_format": FORMAT}):
+        values = {**self._values(), **self.beside(output, PLACES), **self._beside(thinking)}
+        with renaming({**PLACES, **{name: name for name in self.model_fields_set}}):
             return validate(MessagesChat, values).said_as(self)
 
     def _beside(self, thinking: dict[str, Any]) -> dict[str, Any]:
@@ -237,16 +236,15 @@ class MessageRequest(MessagesBody, Generation):
     """Takes Anthropic's parameters, and those of all other generations by their own names."""
 
     neutral: ClassVar[Table] = {
-        **but(Generation.neutral, "metadata"),
+        **Generation.neutral,
         **MessagesBody.neutral,
-        **RUNNING,
         "container": (),
         "diagnostics": ANY,
         "service_tier": ("auto", "standard_only"),
     }
 
     withheld: ClassVar[frozenset[str]] = frozenset(
-        {"n", "response_format", "return_progress", "stop", "stream_options", "timings"}
+        {"n", "return_progress", "stop", "stream_options", "timings"}
         | {"timings_per_token", "user"}
     )
 
@@ -283,9 +281,7 @@ def count(body: dict[str, Any]) -> MessagesBody:
     """A request to count tokens. It takes all parameters of a message: the answer names those that
     have no effect on the count. Raises BadRequest.
     """
-    known = {**MessagesBody.model_fields, **MessagesBody.neutral}
-    others = {**MessageRequest.model_fields, **MessageRequest.neutral}.keys() - known.keys()
-    others = others - MessageRequest.withheld | MessageRequest.other_names().keys()
+    others = known_by(MessageRequest) - known_by(MessagesBody)
     for name in body.keys() & others:
         neutral.note(name)
         body = {key: value for key, value in body.items() if key != name}

@@ -17,9 +17,9 @@ from switchyard.app.formats.text.request import (
     called,
 )
 from switchyard.app.request import neutral
-from switchyard.app.request.neutral import OFF, ON, RUNNING, Table, but
+from switchyard.app.request.neutral import OFF, ON, Table
 from switchyard.app.request.sampling import TokenId
-from switchyard.app.request.validation import Parameters, validate
+from switchyard.app.request.validation import Parameters, known_by, validate
 
 # KoboldAI's numbers of samplers, in the order of this server, and with `temperature_last`.
 _ORDER = (6, 5, 0, 2, 1, 3, 4)
@@ -48,11 +48,6 @@ TEXTGEN_SWITCHES = (
     Switch("repetition_penalty", 1, ("repetition_penalty_range",), is_setting=True),
 )
 
-_NEUTRAL: Table = {
-    **OtherServers.neutral,
-    **RUNNING,
-    "logprobs": OFF,
-}
 USUAL_MAX_TOKENS = 512  # its clients expect a number
 _SETTLED: Table = {"stream": (True, False)}  # by the route
 _OF_STREAMS = frozenset({"return_progress", "timings_per_token"})
@@ -62,33 +57,29 @@ class Kobold(OtherServers, OneText):
     model_config = called("kobold")
     usual_max_tokens = USUAL_MAX_TOKENS
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | _OF_STREAMS
-    neutral: ClassVar[Table] = but(
-        {
-            **_NEUTRAL,
-            "disable_input_formatting": ON,
-            "disable_output_formatting": ON,
-            "frmtadsnsp": OFF,
-            "frmtrmblln": OFF,
-            "frmtrmspch": OFF,
-            "frmttriminc": OFF,
-            "grammar_retain_state": OFF,
-            "images": ([],),
-            "memory": ("",),
-            "quiet": (True, False),  # this server never prints prompts
-            "reasoning_effort": (0, ""),
-            "render_special": OFF,
-            "replace_instruct_placeholders": (True, False),  # see `settle`
-            "singleline": OFF,
-            "soft_prompt": ("",),
-            "use_authors_note": OFF,
-            "use_memory": OFF,
-            "use_story": OFF,
-            "use_userscripts": OFF,
-            "use_world_info": OFF,
-        },
-        "dynatemp_range",
-        "sampler_order",
-    )
+    neutral: ClassVar[Table] = {
+        **OtherServers.neutral,
+        "disable_input_formatting": ON,
+        "disable_output_formatting": ON,
+        "frmtadsnsp": OFF,
+        "frmtrmblln": OFF,
+        "frmtrmspch": OFF,
+        "frmttriminc": OFF,
+        "grammar_retain_state": OFF,
+        "images": ([],),
+        "memory": ("",),
+        "quiet": (True, False),  # this server never prints prompts
+        "reasoning_effort": (0, ""),
+        "render_special": OFF,
+        "replace_instruct_placeholders": (True, False),  # see `settle`
+        "singleline": OFF,
+        "soft_prompt": ("",),
+        "use_authors_note": OFF,
+        "use_memory": OFF,
+        "use_story": OFF,
+        "use_userscripts": OFF,
+        "use_world_info": OFF,
+    }
     settled: ClassVar[Table] = {
         **_SETTLED,
         "trim_stop": (True, False),  # see `settle`
@@ -184,7 +175,6 @@ class KoboldStream(Kobold):
     """The request of a route that always streams."""
 
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld
-    neutral: ClassVar[Table] = but(Kobold.neutral, *RUNNING)
 
     stream: bool = True
 
@@ -193,9 +183,7 @@ class Textgen(OtherServers, OneText):
     model_config = called("textgen")
     usual_max_tokens = USUAL_MAX_TOKENS
     withheld: ClassVar[frozenset[str]] = TextRequest.withheld | _OF_STREAMS
-    neutral: ClassVar[Table] = but(
-        {**_NEUTRAL, "auto_max_new_tokens": OFF}, "do_sample", "truncation_length"
-    )
+    neutral: ClassVar[Table] = {**OtherServers.neutral, "auto_max_new_tokens": OFF}
     settled: ClassVar[Table] = {
         **_SETTLED,
         "do_sample": (True, False),  # false: greedy, see `settle`
@@ -257,11 +245,7 @@ def kobold_stream(body: dict[str, Any]) -> KoboldStream:
     return validate(KoboldStream, body)
 
 
-def _names(kind: type[OtherServers]) -> set[str]:
-    return {*kind.names_of_fields().values(), *kind.other_names(), *kind.neutral, *kind.settled}
-
-
-_KOBOLD_ALONE = _names(Kobold) - _names(Textgen)
+_KOBOLD_ALONE = known_by(Kobold) - known_by(Textgen)
 
 
 def is_textgen(body: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from switchyard.app.formats.text.request import (
     called,
 )
 from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED
-from switchyard.app.request.neutral import ANY, OFF, Table, but
+from switchyard.app.request.neutral import ANY, OFF, Table
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 from switchyard.app.request.sampling import Bias, TokenId
 from switchyard.app.request.validation import Object, validate
@@ -54,7 +54,7 @@ class LlamaCppOptions(OtherServers):
 
     model_config = called("llamacpp")
     neutral: ClassVar[Table] = {
-        **but(OtherServers.neutral, "logit_bias"),
+        **OtherServers.neutral,
         "backend_sampling": (False, True),
         "image_data": ([],),
         "lora": ([],),

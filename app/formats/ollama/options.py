@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from switchyard import engine
-from switchyard.app.chat.request import Effort
+from switchyard.app.chat.thinking import Effort
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import called
 from switchyard.app.request import written

@@ -13,9 +13,9 @@ from switchyard.app.formats.ollama.messages import OllamaMessage, with_ids
 from switchyard.app.formats.ollama.options import OllamaDefaults, Options, with_options
 from switchyard.app.formats.text.request import called
 from switchyard.app.request import neutral
-from switchyard.app.request.constraint import ResponseFormat
+from switchyard.app.request.constraint import FORMS, ResponseFormat
 from switchyard.app.request.generation import ModelName
-from switchyard.app.request.neutral import RUNNING, SCORES, Table, but
+from switchyard.app.request.neutral import SCORES, Table
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, validate
 
@@ -32,9 +32,7 @@ _OF_CHATS = (
 class OllamaBody(OllamaDefaults, Chat):
     model_config = called("ollama")
     neutral: ClassVar[Table] = {
-        **but(Chat.neutral, "keep_alive"),
-        **RUNNING,
-        **SCORES,
+        **Chat.neutral,
         "template": ("",),
     }
     reasons: ClassVar[dict[str, str]] = {
@@ -45,11 +43,10 @@ class OllamaBody(OllamaDefaults, Chat):
     unset: ClassVar[Table] = {
         **OllamaDefaults.unset,
         "response_format": ("",),
-        "tools": ([],),
     }
     withheld: ClassVar[frozenset[str]] = frozenset(
         {"n", "max_completion_tokens", "stream_options", "return_progress", "timings_per_token"}
-        | {"add_generation_prompt", "continue_final_message", "return_tokens_as_token_ids"}
+        | {"add_generation_prompt", "continue_final_message"}
         | SCORES.keys()
     )
 
@@ -81,6 +78,8 @@ class OllamaBody(OllamaDefaults, Chat):
     def _form(cls, value: Any) -> Any:
         if value == "json":
             return {"type": "json_object"}
+        if isinstance(value, dict) and value.get("type") in FORMS:  # as OpenAI has it
+            return value
         if not isinstance(value, dict):
             raise ValueError('must be "json" or a JSON schema')
         return {"type": "json_schema", "schema": value}
@@ -109,7 +108,8 @@ class OllamaBody(OllamaDefaults, Chat):
     def names(self) -> dict[str, str]:
         ours = self.names_of_fields()
         names = {name: ours.get(field, field) for name, field in super().names.items()}
-        return {**names, "max_new_tokens": ours["max_tokens"], "reasoning_effort": "think"}
+        effort = {"reasoning_effort": "think"} if isinstance(self.think, str) else {}
+        return {**names, "max_new_tokens": ours["max_tokens"], **effort}
 
     def chat(self) -> "OllamaBody":
         """The request as the chat that it means."""

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.generation import MAX_LOGPROBS, UNLIMITED
 from switchyard.app.request.infill_forms import FAMILIES
-from switchyard.app.request.neutral import CHATS, Table
+from switchyard.app.request.neutral import Table
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.scored import Scored
 from switchyard.app.request.validation import validate
@@ -21,7 +21,6 @@ Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 class Completion(Scored):
     default_max_tokens = 16  # OpenAI's
-    neutral: ClassVar[Table] = {**Scored.neutral, **CHATS}
     unset: ClassVar[Table] = {**Scored.unset, "json_schema": ({},), "suffix": ("",)}
     settled: ClassVar[Table] = {
         "dynamic_temperature": (True, False),  # the bounds decide

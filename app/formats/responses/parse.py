@@ -18,7 +18,7 @@ from switchyard.app.formats.responses.tools import (
 from switchyard.app.request import neutral
 from switchyard.app.request.generation import MAX_LOGPROBS, Generation, Tokens
 from switchyard.app.request.names import Called
-from switchyard.app.request.neutral import ANY, OFF, RUNNING, Table, but
+from switchyard.app.request.neutral import ANY, OFF, Table
 from switchyard.app.request.validation import TAG, Finite, Object, renaming, validate, without_nulls
 
 
@@ -54,7 +54,7 @@ class ReasoningConfig(Object):
     )
 
 
-FORMAT = "text.format"
+PLACES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
 LOGPROBS = "message.output_text.logprobs"  # asks for them, in `include`
 MAX_METADATA = 16  # OpenAI's
 
@@ -63,29 +63,26 @@ class ResponsesChat(Chat):
     @property
     def names(self) -> dict[str, str]:
         names = super().names
+        places = {**PLACES, **self.said_names}
         if names["constraint"] == "response_format":
-            names["constraint"] = FORMAT
+            names["constraint"] = places["response_format"]
         return {
             **names,
             "prompt": "input",
             "messages": "input",
             "max_new_tokens": "max_output_tokens",
-            "reasoning_effort": "reasoning.effort",
-            "response_format": FORMAT,
-            **self.thinking_names,
+            **places,
         }
 
 
 class ResponseRequest(Generation, HowToThink):
     neutral: ClassVar[Table] = {
-        **but(Generation.neutral, "metadata", "prompt_cache_key", "safety_identifier", "store"),
-        **RUNNING,
+        **Generation.neutral,
         "background": OFF,
         "client_metadata": ANY,
         "conversation": (),
         "max_tool_calls": (),
         "prompt": (),
-        "stream_options": ({}, {"include_obfuscation": False}, {"include_obfuscation": True}),
         "truncation": ("auto", "disabled"),
     }
     reasons: ClassVar[dict[str, str]] = {
@@ -96,8 +93,7 @@ class ResponseRequest(Generation, HowToThink):
     }
 
     withheld: ClassVar[frozenset[str]] = frozenset(
-        {"max_tokens", "n", "response_format", "return_progress", "stream_options", "timings"}
-        | {"timings_per_token"}
+        {"max_tokens", "n", "return_progress", "stream_options", "timings"} | {"timings_per_token"}
     )
 
     input: Annotated[
@@ -204,6 +200,22 @@ class ResponseRequest(Generation, HowToThink):
     def wants_logprobs(self) -> bool:
         return LOGPROBS in self.include
 
+    @property
+    def _effort_and_form(self) -> dict[str, Any]:
+        """As a chat has them. Raises BadRequest."""
+        nested = {
+            "reasoning_effort": self.reasoning.effort,
+            "response_format": _response_format(self.text.format),
+        }
+        return self.beside(nested, PLACES)
+
+    def _told_form(self) -> dict[str, Any]:
+        """The form of the answer, as the answer repeats it."""
+        if self.response_format is None:
+            return _given(self.text.format)
+        told = _given(self.response_format)
+        return {**told.pop("json_schema", {}), **told}
+
     def messages(self) -> list[dict[str, Any]]:
         """The messages of the input, as a chat has them."""
         if isinstance(self.input, str):
@@ -224,14 +236,13 @@ class ResponseRequest(Generation, HowToThink):
             "max_completion_tokens": self.max_output_tokens,
             "tools": list(functions(self.tools)),
             "tool_choice": self.tool_choice and choice_in_chat(self.tool_choice),
-            "reasoning_effort": self.reasoning.effort,
-            "response_format": _response_format(self.text.format),
+            **self._effort_and_form,
         }
         if self.wants_logprobs:
             values |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if "parallel_tool_calls" in self.model_fields_set:
             values["parallel_tool_calls"] = self.parallel_tool_calls
-        with renaming({"response_format": FORMAT}):
+        with renaming({**PLACES, **{name: name for name in self.model_fields_set}}):
             return validate(ResponsesChat, values).said_as(self)
 
     def echo(self) -> dict[str, Any]:
@@ -244,11 +255,11 @@ class ResponseRequest(Generation, HowToThink):
             "parallel_tool_calls": self.parallel_tool_calls,
             "previous_response_id": self.previous_response_id,
             "prompt_cache_key": self.prompt_cache_key,
-            "reasoning": {"effort": self.reasoning.effort, "summary": None},
+            "reasoning": {"effort": self._effort_and_form["reasoning_effort"], "summary": None},
             "safety_identifier": self.safety_identifier,
             "service_tier": "default",
             "temperature": self.temperature,
-            "text": {"format": _given(self.text.format), "verbosity": "medium"},
+            "text": {"format": self._told_form(), "verbosity": "medium"},
             "tool_choice": (
                 _given(self.tool_choice)
                 if isinstance(self.tool_choice, BaseModel)

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field
 from switchyard import engine
 from switchyard.app.request.generation import Generation
 from switchyard.app.request.names import Server, names_of
-from switchyard.app.request.neutral import CHATS, Table
 from switchyard.app.request.prompt_tokens import PromptTokens
 from switchyard.app.request.validation import Finite
 
@@ -17,7 +16,6 @@ from switchyard.app.request.validation import Finite
 class TextRequest(Generation):
     """A request with text prompts. Without `max_tokens` the server's own default holds."""
 
-    neutral: ClassVar[Table] = {**Generation.neutral, **CHATS}
     withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # answers always have usage
 
     parse_special: bool = Field(

@@ -9,7 +9,7 @@ from switchyard.app.chat.request import Chat
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.formats.text.request import OneText
 from switchyard.app.http.body import check_values
-from switchyard.app.request.neutral import RUNNING, SCORES, Table
+from switchyard.app.request.neutral import RUNNING, SCORES
 from switchyard.app.request.validation import Parameters, validate
 
 Identifier = int | str
@@ -23,13 +23,11 @@ _SETTLED: dict[str, tuple[Any, ...]] = {  # the only values that a WebSocket sup
 
 
 class SpokenText(OneText):
-    neutral: ClassVar[Table] = {**OneText.neutral, **RUNNING}
     withheld: ClassVar[frozenset[str]] = OneText.withheld | RUNNING.keys()
     settled: ClassVar[dict[str, tuple[Any, ...]]] = _SETTLED
 
 
 class SpokenChat(Chat):
-    neutral: ClassVar[Table] = {**Chat.neutral, **RUNNING, **SCORES}
     withheld: ClassVar[frozenset[str]] = Chat.withheld | RUNNING.keys() | SCORES.keys()
     settled: ClassVar[dict[str, tuple[Any, ...]]] = {
         **_SETTLED,

@@ -65,12 +65,11 @@ def blocks(*contents, role="user"):
         ({"output_config": {"effort": "least"}}, "output_config.effort"),
         ({"container": "x"}, "container is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
-        ({"n": 2}, "unknown parameter: n"),
+        ({"n": 2}, "n is not supported, except for 1"),
         ({"timings": True}, "unknown parameter: timings"),
         ({"stream": True, "return_progress": True}, "unknown parameter: return_progress"),
-        ({"user": "x"}, "unknown parameter: user"),
         ({"metadata": {"name": "x"}}, "unknown parameter: metadata.name"),
-        ({"stream": True, "stream_options": {}}, "unknown parameter: stream_options"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "stream_options is not supported"),
     ],
 )
 def test_what_is_wrong_is_named(make_client, change, says):
