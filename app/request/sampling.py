@@ -187,6 +187,7 @@ class Sampled(Parameters):
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
         """By this name alone a window of 0 tokens means no penalty, as in llama.cpp and Ollama."""
+        body = _warmed(body)
         if type(window := body.get("repeat_last_n")) is not int or window:
             return body
         own = cls.names_of_fields()["repetition_penalty"]
@@ -209,8 +210,10 @@ class Sampled(Parameters):
 
     def check_sampling(self) -> None:
         """Raises BadRequest if sampling parameters contradict each other."""
-        if (self.dynatemp_low is None) != (self.dynatemp_high is None):
-            raise BadRequest("dynatemp_low and dynatemp_high need each other", "dynatemp_low")
+        bounds = {"dynatemp_low": self.dynatemp_low, "dynatemp_high": self.dynatemp_high}
+        if None in bounds.values() and set(bounds.values()) != {None}:
+            given, needed = sorted(bounds, key=lambda name: bounds[name] is None)
+            raise BadRequest(f"{given} needs {needed}", given)
         if (self.dynatemp_low or 0) > (self.dynatemp_high or 0):
             raise BadRequest("dynatemp_low: must not be above dynatemp_high", "dynatemp_low")
         if self.repetition_decay and self.repetition_penalty_range < 1:
@@ -290,6 +293,18 @@ class Sampled(Parameters):
             prompt, healing = tokenizer.heal(job.prompt)
             job = replace(job, prompt=prompt, healing=healing)
         return job
+
+
+def _warmed(body: dict[str, Any]) -> dict[str, Any]:
+    """By TabbyAPI's names a bound of the temperature is 1 by default, and equal ones are off."""
+    others = {"preset", "dynatemp_low", "dynatemp_high"}
+    given = {name: body[name] for name in ("min_temp", "max_temp") if name in body}
+    if not given or others & body.keys() or {type(v) for v in given.values()} - {int, float}:
+        return body
+    low, high = given.get("min_temp", 1.0), given.get("max_temp", 1.0)
+    if low < high:
+        return {**body, "min_temp": low, "max_temp": high}
+    return {n: v for n, v in body.items() if n not in given} if low == high else body
 
 
 # Parameters that limit the tokens to draw from. Mirostat replaces them.

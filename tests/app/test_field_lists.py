@@ -70,7 +70,7 @@ TABBYAPI = {
     "response_prefix": "",
     "prompt_template": "",
     "template_vars": {},
-    **{"top_k": 30, "top_p": 0.8, "min_p": 0.1},
+    **{"top_k": 30, "top_p": 0.8, "min_p": 0.1, "min_temp": 0.5, "max_temp": 1.5},
     **{"temp_exponent": 2.0, "frequency_penalty": 0.5, "presence_penalty": 0.5},
     **{"repetition_decay": 0, "mirostat_tau": 4.0, "mirostat_eta": 0.2, "dry_range": 64},
     **{"logit_bias": {"7": 1.0}, "cfg_scale": 1.0, "negative_prompt": ""},
@@ -231,6 +231,27 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
         assert f"{where} are one parameter, and differ" in refused.text
     wrong = client.post(url, json={**least(url), "reasoning_effort": "much"})
     assert wrong.status_code == 400 and "reasoning_effort: " in wrong.text
+
+
+def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(make_client):
+    backend = ScriptedBackend()
+    client = make_client(backend)
+    for bounds, expected in (
+        ({"min_temp": 0.5}, (0.5, 1)),
+        ({"max_temp": 1.5}, (1, 1.5)),
+        ({"min_temp": 1, "max_temp": 1}, (0, 0)),
+        ({"min_temp": 1.0}, (0, 0)),
+        ({"min_temp": 0.5, "max_temp": 0.7}, (0.5, 0.7)),
+        ({"dynatemp_low": 1, "dynatemp_high": 1}, (1, 1)),
+    ):
+        response = client.post("/v1/completions", json={**TEXT, "temperature": 0.7, **bounds})
+        assert response.status_code == 200, (bounds, response.text)
+        sampling = backend.enqueued[-1].sampling
+        assert (sampling.dynatemp_low, sampling.dynatemp_high) == expected, bounds
+    for bounds in ({"min_temp": 2}, {"max_temp": 0.5}, {"min_temp": "x"}, {"dynatemp_low": 1}):
+        response = client.post("/v1/completions", json={**TEXT, **bounds})
+        [name] = bounds
+        assert response.status_code == 400 and name in response.text, response.text
 
 
 def test_a_message_has_one_way_to_think(make_client, with_template):
