@@ -199,7 +199,7 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
         known = set(kind.names_of_fields().values())
         for name in [name for name in given if name not in known]:
             if not neutral.takes_unknown():
-                raise _unknown(name[:MAX_SHOWN], known)
+                raise _unknown(name[:MAX_SHOWN], known_by(kind))
             del given[name]
             neutral.note(name)
         request = _read(kind, given)
@@ -282,7 +282,7 @@ def _but_for(values: Values) -> str:
 
 
 def _unknown(name: str, known: Iterable[str]) -> BadRequest:
-    nearest = difflib.get_close_matches(name.lower(), known, 1, SIMILAR)
+    nearest = difflib.get_close_matches(name.lower(), sorted(known), 1, SIMILAR)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     return BadRequest(f"unknown parameter: {name}{hint}", name, "unknown_parameter")
 

@@ -293,6 +293,7 @@ def test_a_prompt_longer_than_the_context_is_refused(make_client):
         ("/v1/chat/completions", {"messages": []}, "maxTokens", "; did you mean max_tokens?"),
         ("/v1/completions", {"prompt": "x"}, "MAX_TOKENS", "; did you mean max_tokens?"),
         ("/v1/messages", {"messages": []}, "stop_sequencs", "; did you mean stop_sequences?"),
+        ("/v1/completions", {"prompt": "x"}, "repeat_penality", "; did you mean repeat_penalty?"),
         ("/v1/completions", {"prompt": "x"}, "colour", ""),
     ],
 )
