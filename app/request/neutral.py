@@ -17,6 +17,7 @@ Table = Mapping[str, Values]
 
 ANY: Values = (...,)  # every value is neutral: the field is a hint, or a client's own note
 OFF, ON, ZERO, ONE = (False,), (True,), (0, 0.0), (1, 1.0)
+_BUDGETS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget")
 _STREAMED = ("include_obfuscation", "include_usage")  # of streams that have it anyway, or never
 
 # Fields of OpenAI's API, and of servers and libraries that speak it.
@@ -124,6 +125,7 @@ FORMATS: Table = {
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "user": ANY,
+    **dict.fromkeys((*_BUDGETS, "thinking_token_budget"), ()),
 }
 
 # Values with which the same clients leave a parameter to the server.

@@ -199,7 +199,7 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
         known = set(kind.names_of_fields().values())
         for name in [name for name in given if name not in known]:
             if not neutral.takes_unknown():
-                raise _unknown(name[:MAX_SHOWN], known_by(kind))
+                raise _unknown(name[:MAX_SHOWN], known | kind.other_names().keys())
             del given[name]
             neutral.note(name)
         request = _read(kind, given)
@@ -270,8 +270,9 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def _unsupported(name: str, values: tuple[Any, ...], reasons: Mapping[str, str]) -> BadRequest:
-    reason = f": {reasons[name]}" if name in reasons else _but_for(values)
-    return BadRequest(f"{name} is not supported{reason}", name, "unsupported_parameter")
+    reason = f"{'; ' if values else ': '}{reasons[name]}" if name in reasons else ""
+    message = f"{name} is not supported{_but_for(values)}{reason}"
+    return BadRequest(message, name, "unsupported_parameter")
 
 
 def _but_for(values: Values) -> str:
