@@ -15,8 +15,8 @@ from tests.engine.forced import exl2_backend
 FILE = "notes.txt"
 THINK = "Think first."
 SECRET = re.compile(r"The secret word is (\w+)\.")
-# Beyond `default_max_tokens`: Codex names no limit.
-LONG = " And so on" * 150 + ", to the end."
+# No loop, which would end an answer without a limit: Codex names none.
+LONG = "".join(f" And so on, {i}." for i in range(150)) + " To the end."
 # Names of tools by which the clients read files, and their arguments.
 READERS = {
     '"name": "exec_command"': ("exec_command", {"cmd": f"cat {FILE}"}),

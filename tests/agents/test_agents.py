@@ -24,7 +24,7 @@ wire_api = "responses"
 
 def check(lines, output):
     """Two turns, as the access log has them; those behind them are of the client's own accord."""
-    assert "heliotrope" in output and "to the end." in output
+    assert "heliotrope" in output and "To the end." in output
     assert {line["status"] for line in lines} == {200}
     first, second = sorted(lines, key=lambda line: line["prompt_tokens"])[-2:]
     assert second["prompt_tokens"] > first["prompt_tokens"] > 1000
