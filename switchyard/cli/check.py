@@ -4,6 +4,7 @@ import errno
 import http.client
 import json
 import os
+import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -113,8 +114,15 @@ def _of_address(bind: str) -> Finding:
 
 
 def _is_ours() -> bool:
-    """Whether a Switchyard answers at the address of the settings."""
-    connection, _ = connect(url_of_settings(), timeout=1)
+    """Whether a Switchyard answers at the address of the settings, without TLS or with it."""
+    url = url_of_settings()
+    return any(map(_is_switchyard, dict.fromkeys((url, url.replace("http:", "https:", 1)))))
+
+
+def _is_switchyard(url: str) -> bool:
+    context = ssl.create_default_context()  # whose certificate it is does not matter here
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection, _ = connect(url, 1, context)
     try:
         connection.request("GET", "/health/live")
         return bool(json.loads(connection.getresponse().read(1000)) == {"status": "live"})

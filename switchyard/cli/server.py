@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import socket
+import ssl
 import sys
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -41,17 +42,22 @@ def url_of_settings() -> str:
     return f"http://{ANY.get(host, host)}:{port}"
 
 
-def connect(url: str, timeout: float) -> tuple[http.client.HTTPConnection, str]:
+def connect(
+    url: str, timeout: float, context: ssl.SSLContext | None = None
+) -> tuple[http.client.HTTPConnection, str]:
     """Returns a connection, and the prefix of its paths. `url`: http://, https:// or unix:PATH.
-    `timeout`: seconds without a byte. Raises click.UsageError.
+    `timeout`: seconds without a byte. `context`: of TLS; None checks the certificate. Raises
+    click.UsageError.
     """
     if url.startswith("unix:"):
         return _UnixConnection(url.removeprefix("unix:"), timeout), ""
     parts = urllib.parse.urlsplit(url)
     if not re.fullmatch("https?", parts.scheme) or not parts.netloc:
         raise click.UsageError(f"--url {url}: must be http://HOST:PORT, https://… or unix:PATH")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.netloc, timeout=timeout), parts.path.rstrip("/")
+    prefix = parts.path.rstrip("/")
+    if parts.scheme == "https":
+        return http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=context), prefix
+    return http.client.HTTPConnection(parts.netloc, timeout=timeout), prefix
 
 
 def ask(
@@ -79,7 +85,7 @@ def ask(
                 answer += line
                 each(line)
     except (OSError, http.client.HTTPException) as error:
-        click.echo(f"switchyard: {base} can't be reached: {error}", err=True)
+        click.echo(f"switchyard: {base} can't be reached: {error}{_cure(error)}", err=True)
         sys.exit(1)
     finally:
         connection.close()
@@ -99,6 +105,14 @@ def drain(url: str | None) -> None:
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")
     click.echo(f"{base} is draining")
+
+
+def _cure(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "; SSL_CERT_FILE=FILE in the environment names the CA's certificate"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "; if the server has TLS, use --url https://HOST:PORT"
+    return ""
 
 
 def _message(answer: bytes) -> str:

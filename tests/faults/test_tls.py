@@ -1,9 +1,11 @@
 """TLS by gunicorn itself: its connections are read in gunicorn's own way, on request threads."""
 
 import contextlib
+import os
 import socket
 import ssl
 import subprocess
+import sys
 import time
 
 import pytest
@@ -19,16 +21,36 @@ def server(tmp_path_factory, model_path):
     directory = tmp_path_factory.mktemp("tls")
     key, certificate = str(directory / "key.pem"), str(directory / "certificate.pem")
     new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    command = [*new, "-keyout", key, "-out", certificate]
+    names = ["-addext", "subjectAltName=DNS:localhost"]
+    command = [*new, *names, "-keyout", key, "-out", certificate]
     subprocess.run(command, check=True, capture_output=True)
     files = ["--keyfile", key, "--certfile", certificate]
     server = Server([*HASTY, *files], directory, model=model_path)
+    server.certificate = certificate
     deadline = time.monotonic() + 120
     while "Switchyard serves" not in server.output:
         assert time.monotonic() < deadline and server.process.poll() is None, server.output
         time.sleep(0.02)
     yield server
     assert server.stop() == 0, server.output
+
+
+def test_commands_know_it_as_a_switchyard(server, model_path):
+    def run(*arguments, **more):
+        environment = {**os.environ, "SWITCHYARD_MODEL": str(model_path), **more}
+        command = [sys.executable, "-m", "switchyard", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    status, told = run("check", "--bind", f"127.0.0.1:{server.port}")
+    assert status == 0 and "already has a Switchyard, which must end first" in told, told
+    status, told = run("status", SWITCHYARD_BIND=f"127.0.0.1:{server.port}")
+    assert status == 1 and "if the server has TLS, use --url https://" in told, told
+    ask = ("status", "--url", f"https://localhost:{server.port}")
+    status, told = run(*ask)
+    assert status == 1 and "SSL_CERT_FILE=FILE" in told, told
+    status, told = run(*ask, SSL_CERT_FILE=server.certificate)
+    assert status == 0 and "ready" in told, told
 
 
 @pytest.fixture
