@@ -138,7 +138,9 @@ class Gate:
             self._admit()
             if not place.admitted.is_set() and self._is_full():
                 self._waiting.pop()
-                raise engine.Full(f"{len(self._waiting)} large requests wait already", RETRY)
+                raise engine.Full(
+                    f"the queue is full: {len(self._waiting)} large requests wait already", RETRY
+                )
         try:
             while not place.admitted.wait(LOOK):
                 check()

@@ -54,7 +54,9 @@ class Lessor:
             number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
             if number >= most:
                 raise Full(
-                    f"{number} requests wait for model {entry.name} to load, of {most}", RETRY
+                    f"the queue is full: {number} requests wait for model {entry.name} to load,"
+                    f" of {most}",
+                    RETRY,
                 )
             entry.num_waiting += 1
         try:

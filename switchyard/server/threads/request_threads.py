@@ -41,7 +41,9 @@ class RequestThreads:
     def check_body(self, is_turned_away: bool = False) -> None:
         """Called before a body is read. `is_turned_away`: at the entrance. Raises Full."""
         if is_turned_away:
-            raise engine.Full(f"the request waited {PATIENCE:g} s, or too many wait", RETRY)
+            raise engine.Full(
+                f"the queue is full: the request waited {PATIENCE:g} s, or too many wait", RETRY
+            )
         if len(self._busy) > self._max_reading:
             raise engine.Full("all request threads that read bodies are busy", RETRY)
 
