@@ -7,6 +7,7 @@ import flask
 from switchyard import engine
 from switchyard.app.delivery import submit
 from switchyard.app.http.gate import Place
+from switchyard.app.operations.account import account_of
 from switchyard.app.services import services
 
 LEASES = "switchyard_leases"  # in flask.g
@@ -23,6 +24,8 @@ def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> 
     leases: dict[str | None, engine.Lease] = flask.g.setdefault(LEASES, {})
     if name in leases:
         return leases[name].engine
+    if account := account_of(submit.environ()):  # for its end, even if the request is refused
+        account.model = here.models.get(name).config.name
     place: Place | None = None
     look: Callable[[], None] | None = None
 

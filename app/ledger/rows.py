@@ -87,7 +87,8 @@ class Ended(NamedTuple):
 class Refusal(NamedTuple):
     """A request for a generation that was refused before it had jobs. It counts for a day only.
 
-    `model`: empty if the request was refused before its model was known.
+    `model`: empty if the request was refused before its model was known: for a limit that needs no
+    body, or for a parameter.
     """
 
     ended: float

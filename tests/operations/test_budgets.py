@@ -199,9 +199,8 @@ def test_a_refused_request_is_a_failure_and_costs_no_tokens(make, path):
     client = make(5, "day")
     assert [ask(client), ask(client)] == [200, 429]
     client.wait(2)
-    assert read(path, DAYS) == [
-        *(("2026-11-30", "ann", 1, 1, 0, 0), ("2026-11-30", "ann", 1, 0, 2, 3))
-    ]
+    assert read(path, DAYS) == [("2026-11-30", "ann", 2, 1, 2, 3)]
+    assert read(path, "SELECT model FROM days") == [("scripted",)]
 
 
 def test_what_is_spent_of_each_budget_is_a_number(make, fill):
