@@ -8,6 +8,7 @@ from switchyard.settings import SettingsError
 
 VERSION = 1  # of the tables: SQLite's user_version
 BUSY = 1.0  # seconds to wait for another program's lock on the file
+PRUNED = 1000  # rows deleted at once, so that a server's entries don't wait for long
 
 TABLES = {"requests", "days"}
 SCHEMA = f"""
@@ -103,6 +104,30 @@ def back_up(path: str, target: str) -> None:
         if isinstance(reason, LedgerError):
             raise
         raise LedgerError(f"ledger {path} can't be copied to {target}: {reason}") from None
+
+
+def forget(path: str, key: str) -> tuple[int, int]:
+    """Deletes all rows of a key, even while a server writes the file, and leaves none of their
+    bytes. Returns the number of requests, and of sums of days. Raises LedgerError.
+    """
+    if not os.path.isfile(path):
+        raise LedgerError(f"ledger {path}: there is no such file")
+    with contextlib.closing(open_file(path)) as connection:
+        try:
+            found = connection.execute("SELECT id FROM requests WHERE key = ?", (key,)).fetchall()
+            for start in range(0, len(found), PRUNED):
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    some = found[start : start + PRUNED]
+                    connection.executemany("DELETE FROM requests WHERE id = ?", some)
+            days = connection.execute("DELETE FROM days WHERE key = ?", (key,)).rowcount
+            connection.execute("VACUUM")  # secure_delete leaves copies from rebalanced pages
+            [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if is_busy:
+                raise sqlite3.OperationalError("it is being read; try again")
+        except sqlite3.Error as reason:
+            raise LedgerError(f"ledger {path} can't be changed: {reason}") from None
+    return len(found), days
 
 
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:

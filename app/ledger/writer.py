@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from switchyard.app.ledger.file import LedgerError, restore
+from switchyard.app.ledger.file import PRUNED, LedgerError, restore
 from switchyard.app.ledger.rows import Entry, write
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,6 @@ INTERVAL = 0.05  # seconds from an entry to its commit
 RETRY = 1.0  # seconds from a failed commit to the next try
 SILENCE = 60.0  # seconds between two log lines about failures
 DAY = 86_400.0
-PRUNED = 1000  # rows deleted at once, so that entries don't wait for long
 
 PRUNE = """
 DELETE FROM requests WHERE id IN

@@ -43,7 +43,11 @@ COMMANDS = {
     ),
     "status": ("cli.status", "status", "Show each model's state, queue, batch and rates."),
     "usage": ("cli.usage", "usage", "Show the usage of API keys, by day and model."),
-    "ledger": ("cli.usage", "ledger", "Back up the ledger, even while its server runs."),
+    "ledger": (
+        "cli.usage",
+        "ledger",
+        "Back up the ledger, or delete a key's rows, even while its server runs.",
+    ),
     "drain": (
         "cli.server",
         "drain",

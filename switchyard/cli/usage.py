@@ -1,9 +1,10 @@
-"""`switchyard usage`: shows the usage of API keys; `switchyard ledger`: backs up its file."""
+"""`switchyard usage`: shows the usage of API keys; `switchyard ledger`: its file."""
 
+import contextlib
 import json
 import sys
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -50,7 +51,7 @@ def usage(
 @click.option("--file", help="File of the ledger. Default: the setting ledger.")
 @click.pass_context
 def ledger(context: click.Context, file: str | None) -> None:
-    """Back up the ledger, even while its server runs."""
+    """Back up the ledger, or delete a key's rows, even while its server runs."""
     context.obj = file
 
 
@@ -61,15 +62,40 @@ def backup(file: str | None, target: str) -> None:
     """Write a whole copy to the file TARGET, in the place of an older one."""
     from switchyard.app.ledger.file import back_up
 
+    with _path(file) as path:
+        back_up(path, target)
+    click.echo(f"{path} is copied to {target}")
+
+
+@ledger.command()
+@click.argument("name")
+@click.pass_obj
+def forget(file: str | None, name: str) -> None:
+    """Delete all rows of the API key NAME, for good.
+
+    A key that is still in use gets new rows: remove it first.
+    """
+    from switchyard.app.ledger import file as ledger_file
+
+    with _path(file) as path:
+        num_requests, num_days = ledger_file.forget(path, name)
+    if not num_requests and not num_days:
+        click.echo(f"switchyard: ledger {path} has no rows of {name}", err=True)
+        sys.exit(1)
+    click.echo(f"{name}: {num_requests} requests and {num_days} sums of days are deleted")
+
+
+@contextlib.contextmanager
+def _path(file: str | None) -> Iterator[str]:
+    """The path of the ledger. An error inside ends the process with a message."""
     try:
         path = file or settings.text("ledger", "")
         if not path:
             raise click.UsageError("no ledger: give --file, or the setting ledger")
-        back_up(path, target)
+        yield path
     except settings.SettingsError as error:
         click.echo(f"switchyard: {error}", err=True)
         sys.exit(1)
-    click.echo(f"{path} is copied to {target}")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:

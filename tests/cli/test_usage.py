@@ -7,6 +7,7 @@ import pytest
 import werkzeug.serving
 from click.testing import CliRunner
 
+from switchyard.app.ledger.file import open_file
 from switchyard.cli import main
 from tests.app.conftest import make_client, way
 from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
@@ -115,6 +116,25 @@ def test_a_backup_is_whole_while_the_server_writes(url, path, tmp_path, monkeypa
     for one in (path, target):
         assert sum(n for (n,) in read(one, "SELECT completion_tokens FROM days")) == 36
     assert {one.name for one in tmp_path.glob("backup*")} == {"backup.db"}
+
+
+def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(usage, path):
+    connection = open_file(str(path))
+    rows = [(f"cmpl-{i}", key, "done") for i in range(2500) for key in ("ann", "bob")]
+    rows = [(f"{key}-{name}", key, state) for name, key, state in rows]
+    connection.executemany("INSERT INTO requests(id, key, state) VALUES (?, ?, ?)", rows)
+    connection.close()
+    before = usage("--group-by", "key", "--key", KEYS["root"])
+    assert "ann" in before.output and b"ann" in path.read_bytes()
+    command = ["ledger", "--file", str(path), "forget", "ann"]
+    done = CliRunner().invoke(main, command)
+    assert done.output == "ann: 2500 requests and 2 sums of days are deleted\n"
+    assert not any(b"ann" in file.read_bytes() for file in path.parent.glob("usage.db*"))
+    after = usage("--group-by", "key", "--csv", "--key", KEYS["root"]).output.split()
+    assert after[1:] == ["bob,1,0,7,0,4"]
+    assert read(path, "SELECT key, count(*) FROM requests GROUP BY key") == [("bob", 2500)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 1 and f"ledger {path} has no rows of ann" in done.output
 
 
 @pytest.mark.parametrize(
