@@ -51,7 +51,7 @@ COMMANDS = {
     "drain": (
         "cli.server",
         "drain",
-        "Stop this machine's server after it has finished its requests.",
+        "Let this machine's server finish its requests and end.",
     ),
 }
 

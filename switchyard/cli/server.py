@@ -101,7 +101,10 @@ def ask(
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 def drain(url: str | None) -> None:
-    """Stop this machine's server after it has finished its requests."""
+    """Let this machine's server finish its requests and end.
+
+    Returns at once. The server ends after its last request, or after the setting grace.
+    """
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")
     click.echo(f"{base} is draining")
