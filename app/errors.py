@@ -173,6 +173,23 @@ def _too_long(error: engine.PromptTooLong) -> str:
     )
 
 
+_NUMBERS = re.compile(
+    r"This model's maximum context length is (?P<limit>\d+) tokens\. However, (?:the prompt has"
+    r" (?P<bound>at least )?(?P<all>\d+) tokens|you requested \d+ tokens \((?P<prompt>\d+) in the"
+    r" prompt, (?P<new>\d+) in the completion\))"
+)
+
+
+def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
+    """The error of a message by `_too_long`, which other servers write too, or of another one."""
+    found = _NUMBERS.match(message)
+    if found is None:
+        return engine.PromptTooLong(message, param)
+    prompt, new = int(found["all"] or found["prompt"]), int(found["new"] or 0)
+    is_whole = found["bound"] is None
+    return engine.PromptTooLong(message, param, prompt, new, int(found["limit"]), is_whole)
+
+
 def _wait(seconds: float) -> dict[str, str]:
     """Headers for a retry in `seconds`. OpenAI's and Anthropic's clients prefer milliseconds."""
     return {

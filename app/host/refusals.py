@@ -6,6 +6,7 @@ from typing import Any
 
 from switchyard import engine
 from switchyard.app.delivery.reader import MEANINGS
+from switchyard.app.errors import read_too_long
 from switchyard.app.exceptions import (
     BadRequest,
     BudgetSpent,
@@ -22,7 +23,6 @@ PASSING = (engine.Full, LimitReached)  # errors that may pass with time, as `Ref
 # Exceptions by the code in an error's body: the inverse of `app/errors.py`.
 _ERRORS: dict[str, type[engine.EngineError]] = {
     "model_not_found": engine.ModelNotFound,
-    "context_length_exceeded": engine.PromptTooLong,
     "constraint_too_slow": engine.ConstraintTooSlow,
     "no_memory": engine.NoRoom,
     "load_under_way": engine.LoadUnderWay,
@@ -65,6 +65,8 @@ def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RET
     """The exception for an error body. `detail`: its `error`. `status`: 500 inside a stream."""
     code, message = str(detail.get("code")), str(detail.get("message"))
     param = detail.get("param")
+    if code == "context_length_exceeded":
+        return read_too_long(message, param)
     if code in _ERRORS:
         return _ERRORS[code](message, param)
     if code in _REFUSALS:

@@ -193,7 +193,9 @@ def test_an_error_names_the_parameter_at_fault(error):
 )
 def test_a_prompt_that_is_too_long_is_told_its_length(new_tokens, is_whole, asked):
     error = engine.PromptTooLong("no", "prompt", 9, new_tokens, 8, is_whole)
-    assert errors.describe(error)[1]["error"]["message"] == (
+    message = errors.describe(error)[1]["error"]["message"]
+    assert message == (
         f"This model's maximum context length is 8 tokens. However, {asked}. Please reduce their"
         " number."
     )
+    assert vars(errors.read_too_long(message, "prompt")) == vars(error)

@@ -65,8 +65,9 @@ def test_what_is_asked_for_is_checked_as_ever(host):
     with pytest.raises(BadRequest) as caught:
         host.switchyard.generate("x", temperature="warm")
     assert caught.value.param == "temperature"
-    with pytest.raises(engine.PromptTooLong):
+    with pytest.raises(engine.PromptTooLong) as long:
         host.switchyard.generate("x " * 100_000)
+    assert long.value.prompt_tokens > long.value.limit > 1000 and not long.value.new_tokens
 
 
 def test_errors_can_be_scripted(host):
