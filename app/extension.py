@@ -153,6 +153,21 @@ class Switchyard:
         stream.wait()
         return stream
 
+    def count(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        **parameters: Any,
+    ) -> int:
+        """The number of prompt tokens of `prompt`, or of `messages` in the model's template.
+
+        `parameters`: those of a chat, such as `chat_template_kwargs`; of a `prompt` only `model`.
+        Works while the model loads. Raises BadRequest, engine.Rejected, engine.ModelNotFound; in
+        client mode also as `generate`.
+        """
+        return self._host().count(asked(prompt, messages, parameters))
+
     def _open_local(self, app: flask.Flask, given: Mapping[str, Any]) -> Local:
         settings = read_settings(**given)
         host = Local(app, settings)

@@ -19,6 +19,8 @@ from switchyard.app.delivery import submit as generation
 from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.formats.openai import parse
+from switchyard.app.formats.tokens.parse import tokenize as parse_tokenize
+from switchyard.app.formats.tokens.routes import encode
 from switchyard.app.host.tables import TABLES
 from switchyard.app.host.text_stream import Ending, TextStream
 from switchyard.app.host.worker import hint, is_ending
@@ -137,6 +139,17 @@ class Local:
                 release()
             submitted.stream.is_patient = is_patient
             return TextStream(LocalSource(submitted, account))
+
+    def count(self, body: dict[str, Any]) -> int:
+        """As `Switchyard.count`. `body`: of an equal request."""
+        with (
+            self._context(),
+            generation.inside(services().gate, _length_of(body), services().settings),
+        ):
+            request = parse_tokenize(body)
+            if isinstance(request, Chat):
+                request = request.with_preset(services().settings.presets)
+            return len(encode(request))
 
     def _start_once(self) -> None:
         """Starts the models in this process. Raises engine.Dead after `close`."""

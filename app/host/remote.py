@@ -23,6 +23,9 @@ CONCERNING = {
 }
 
 
+MAX_COUNTED = 64 << 20  # bytes of an answer with the tokens of a text
+
+
 class RemoteSource:
     """Reads the events of one streamed answer."""
 
@@ -108,7 +111,21 @@ class Remote:
         return True
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """As `Switchyard.stream`. `body`: of an equal request.
+        """As `Switchyard.stream`. `body`: of an equal request."""
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        more = {"stream": True, "stream_options": {"include_usage": True}}
+        return TextStream(RemoteSource(self._answer(path, {**body, **more})))
+
+    def count(self, body: dict[str, Any]) -> int:
+        """As `Switchyard.count`. `body`: of an equal request."""
+        answer = self._answer("/tokenize", body)
+        try:
+            return int(json.loads(answer.read_all(MAX_COUNTED))["count"])
+        except (ValueError, LookupError, TypeError) as reason:
+            raise engine.Failure("the models' server counts, but is not Switchyard") from reason
+
+    def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
+        """An answer of status 200.
 
         A server without room is asked again when its Retry-After says, for at most the request's
         `timeout`, else the setting `queue_timeout`.
@@ -117,24 +134,22 @@ class Remote:
             raise engine.Dead("this application's connection was closed and not started again")
         wait = Wait(self._settings, body.get("timeout"))
         while True:
-            answer = self._ask(body, wait)
+            answer = self._ask(path, body, wait)
             if answer.status == 200:
-                return TextStream(RemoteSource(answer))
+                return answer
             error = refusal_of(answer)
             pause = pause_of(error)
             if pause is None or pause > wait.left or self.upstream.is_replaced:
                 raise error
             wait.rest(pause)
 
-    def _ask(self, body: dict[str, Any], wait: Wait) -> Incoming:
+    def _ask(self, path: str, body: dict[str, Any], wait: Wait) -> Incoming:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         headers |= self.upstream.authorization
         if flask.has_request_context():
             headers[HEADER] = request_id()
-        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        asked = {**body, **wait.timeout, "stream": True, "stream_options": {"include_usage": True}}
         try:
-            data = dumps(asked)
+            data = dumps({**body, **wait.timeout})
         except ValueError as reason:
             raise BadRequest(f"the parameters are not JSON: {reason}", None) from None
         return self.upstream.send("POST", path, headers, data, wait.look)

@@ -70,6 +70,21 @@ def test_what_is_asked_for_is_checked_as_ever(host):
     assert long.value.prompt_tokens > long.value.limit > 1000 and not long.value.new_tokens
 
 
+def test_tokens_of_a_prompt_are_counted(host):
+    count, say = host.switchyard.count, host.switchyard.generate
+    for given in ({"prompt": "color </s>"}, ask("What color? </s>")):
+        assert count(**given) == say(**given).prompt_tokens > 3
+    assert count(**ask("x " * 3000), chat_template_kwargs={}) > 3000  # beyond the context
+    for wrong, kind in (
+        ({"prompt": "x", "seed": 1}, BadRequest),
+        ({"prompt": "x", **ask("x")}, BadRequest),
+        ({"prompt": "x", "model": "no_such"}, engine.ModelNotFound),
+        ({"prompt": "x " * 100_000}, engine.PromptTooLong),
+    ):
+        with pytest.raises(kind):
+            count(**wrong)
+
+
 def test_errors_can_be_scripted(host):
     for _ in range(2):
         with pytest.raises(engine.Full, match="as many") as caught:

@@ -67,7 +67,10 @@ class Detokenize(OfModel):
     )
 
 
-def tokenize(body: dict[str, Any]) -> TokenizeContent | TokenizePrompt | TokenizeChat:
+Tokenize = TokenizeContent | TokenizePrompt | TokenizeChat
+
+
+def tokenize(body: dict[str, Any]) -> Tokenize:
     """A request from its JSON body. Raises BadRequest."""
     if body.get("messages") is not None:
         return validate(TokenizeChat, body)

@@ -1,5 +1,6 @@
 """The routes about tokens. Without the context's length in the answer, they need no warm model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import flask
@@ -59,23 +60,11 @@ def tokenize() -> flask.Response:
     """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
     request = generation.receive(parse.tokenize, services().settings, services().gate)
     model = services().models.get(request.model)
-    tokenizer, limit = model.tokenizer, model.max_told
-    with generation.names_of(request):
-        match request:
-            case parse.TokenizeContent():
-                token_ids = tokenizer.encode(
-                    request.content,
-                    limit,
-                    add_bos=request.add_special,
-                    parse_special=request.parse_special,
-                )
-                pieces = [_piece(tokenizer, i) for i in token_ids] if request.with_pieces else None
-                return json_response({"tokens": pieces or token_ids})
-            case parse.TokenizePrompt():
-                adds = request.add_special_tokens
-                token_ids = tokenizer.encode(request.prompt, limit, adds, parse_special=not adds)
-            case parse.TokenizeChat():
-                token_ids = services().prompts(model).encode(request, limit)
+    tokenizer = model.tokenizer
+    token_ids = encode(request)
+    if isinstance(request, parse.TokenizeContent):
+        pieces = [_piece(tokenizer, i) for i in token_ids] if request.with_pieces else None
+        return json_response({"tokens": pieces or token_ids})
     names = [tokenizer.token(i) for i in token_ids] if request.return_token_strs else None
     body = {
         "count": len(token_ids),
@@ -123,6 +112,22 @@ def tokenizer_info() -> flask.Response:
     names = ("bos_token", "eos_token", "pad_token")
     body = {name: files.special_token(name) for name in names}
     return json_response({**body, "chat_template": files.chat_template})
+
+
+def encode(request: parse.Tokenize) -> Sequence[int]:
+    """The tokens of a request. Raises PromptTooLong, InvalidJob, ModelNotFound."""
+    model = services().models.get(request.model)
+    tokenizer, limit = model.tokenizer, model.max_told
+    with generation.names_of(request):
+        match request:
+            case parse.TokenizeContent():
+                adds, parses = request.add_special, request.parse_special
+                return tokenizer.encode(request.content, limit, adds, parse_special=parses)
+            case parse.TokenizePrompt():
+                adds = request.add_special_tokens
+                return tokenizer.encode(request.prompt, limit, adds, parse_special=not adds)
+            case parse.TokenizeChat():
+                return services().prompts(model).encode(request, limit)
 
 
 def _piece(tokenizer: engine.Tokenizer, token_id: int) -> dict[str, Any]:
