@@ -152,6 +152,20 @@ def refuse_other_methods(app: flask.Flask) -> None:
         app.url_map.add(app.url_rule_class(path, methods=None, endpoint=endpoint))
 
 
+def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
+    """Adds a rule for all other paths below the prefix, which otherwise get the host's error page.
+    The host's own rules there take precedence.
+    """
+
+    @needs("public")
+    def other_path(path: str) -> flask.Response:
+        raise werkzeug.exceptions.NotFound
+
+    endpoint = f"{BLUEPRINT}.other_path"
+    app.view_functions[endpoint] = other_path
+    app.url_map.add(app.url_rule_class(f"{url_prefix}/<path:path>", None, endpoint=endpoint))
+
+
 def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import flask
 
 from switchyard import engine
-from switchyard.app.blueprint import install, refuse_other_methods
+from switchyard.app.blueprint import install, refuse_other_methods, refuse_other_paths
 from switchyard.app.config import Settings, read_settings
 from switchyard.app.errors import PLAIN_KINDS
 from switchyard.app.exceptions import ClientGone
@@ -177,6 +177,8 @@ class Switchyard:
         check_host = _check_host(settings)
         install(app, host.services, self._url_prefix, before_request, check_host=check_host)
         refuse_other_methods(app)
+        if prefix := (self._url_prefix or "").rstrip("/"):
+            refuse_other_paths(app, prefix)
         return host
 
     def _open_remote(

@@ -33,6 +33,7 @@ def host(request, model_path):
 
     for error in (*werkzeug.exceptions.default_exceptions, Exception):
         app.register_error_handler(error, page)
+    app.add_url_rule(f"{request.param or ''}/mine/", view_func=lambda: "mine", endpoint="mine")
     settings = {"url_prefix": request.param, "before_request": fail, "model": model_path}
     with Switchyard(app, device="cpu", **settings):
         yield app.test_client(), request.param or ""
@@ -84,7 +85,12 @@ def test_what_takes_handshakes_alone_says_so(host):
     assert response.json["error"]["code"] == "invalid_handshake"
 
 
-def test_addresses_of_no_route_are_the_hosts(host):
+def test_addresses_of_no_route_are_the_apis_below_its_prefix_alone(host):
     client, prefix = host
-    response = client.get(f"{prefix}/v1/nothing")
-    assert (response.status_code, response.mimetype) == (404, "text/html")
+    for method in METHODS if prefix else ():
+        check(client.open(f"{prefix}/v1/nothing", method=method), 404)
+    for path in ("/nothing", "/v1/nothing", f"{prefix}-nothing", "/"):
+        response = client.get(path)
+        assert (response.status_code, response.mimetype) == (404, "text/html")
+    assert client.get(f"{prefix}/mine/").text == "mine"
+    assert client.get(f"{prefix}/mine").status_code == 308
