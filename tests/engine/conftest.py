@@ -14,11 +14,33 @@ from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.model.model_dir import ModelDir
+from tests.engine import forced
+from tests.engine.exl3 import stand_in
 from tests.scripted import make_again
 
 over_all_links = pytest.mark.parametrize(
     "link", ["thread", "process", "replicas", "socket"], indirect=True
 )
+
+
+def pytest_generate_tests(metafunc):
+    """Tests marked `over_exl3` are run over ExLlamaV3's adapter, too."""
+    mark = metafunc.definition.get_closest_marker("over_exl3")
+    when = mark.args[0] if mark else "never"
+    if when == "always" or when == metafunc.config.option.markexpr == "hardship":
+        marks = pytest.mark.hardship if when == "hardship" else ()
+        exl2 = pytest.param("exl2", id=pytest.HIDDEN_PARAM)
+        metafunc.parametrize("library", [exl2, pytest.param("exl3", marks=marks)], indirect=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library(request):
+    """What computes in `exl2_backend`. A fixture of a module that makes one needs this."""
+    forced.LIBRARY = getattr(request, "param", "exl2")
+    yield
+    if forced.LIBRARY == "exl3":
+        stand_in.remove()
+    forced.LIBRARY = "exl2"
 
 
 @pytest.fixture

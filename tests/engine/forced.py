@@ -14,6 +14,9 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import read_tokenizer
+from tests.engine.exl3 import stand_in
+
+LIBRARY = "exl2"  # that of the test; tests/engine/conftest.py sets it
 
 
 class ForcedModel:
@@ -54,23 +57,29 @@ def import_library():
 
 
 def exl2_backend(
-    path, wrap=None, logits=None, before=None, is_overlapping=False, grammars=None, **config
+    path,
+    wrap=None,
+    logits=None,
+    before=None,
+    is_overlapping=False,
+    grammars=None,
+    library=None,
+    **config,
 ) -> Backend:
     """The real generator on the CPU: over the model at `path`, its `forward_chunk` wrapped by
     `wrap`, or over a ForcedModel with its configuration. `is_overlapping`: in the order in which
-    it works on a GPU. `grammars`: the model's, if they exist.
+    it works on a GPU. `grammars`: the model's, if they exist. `library`: "exl3" puts this server's
+    adapter for exllamav3 between the generator and the model; by default a mark of the test says.
     """
     import_library()
-    from switchyard.engine.backends.exl.loaded import LoadedModel
     from switchyard.engine.backends.exl2.backend import Exl2Backend
-    from switchyard.engine.backends.exl2.cpu.cache import CpuCache
-    from switchyard.engine.backends.exl2.cpu.loader import load as load_cpu
 
-    def load(config, exl2_config, progress):
-        if logits is not None:
-            model = ForcedModel(exl2_config, logits, before)
-            return LoadedModel(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")
-        loaded = load_cpu(config, exl2_config, progress)
+    read, load_model = _plain(logits, before)
+    if (library or LIBRARY) == "exl3":
+        read, load_model = stand_in.adapted(read, load_model)
+
+    def load(*args):
+        loaded = load_model(*args)
         if wrap is not None:
             loaded.model.forward_chunk = wrap(loaded.model.forward_chunk)
         return loaded
@@ -91,7 +100,23 @@ def exl2_backend(
             return generator
 
     config = ModelConfig(path=path, name="test", **config)
-    return TestedBackend(config, "cpu", load, grammars)
+    return TestedBackend(config, "cpu", load, grammars, read=read)
+
+
+def _plain(logits, before):
+    """`read` and `load` of the backend for EXL2: for the CPU's Llama, or a ForcedModel."""
+    from switchyard.engine.backends.exl.loaded import LoadedModel
+    from switchyard.engine.backends.exl2.cpu.cache import CpuCache
+    from switchyard.engine.backends.exl2.cpu.loader import load as load_cpu
+    from switchyard.engine.backends.exl2.load.config import read_config
+
+    def load(config, exl2_config, progress):
+        if logits is None:
+            return load_cpu(config, exl2_config, progress)
+        model = ForcedModel(exl2_config, logits, before)
+        return LoadedModel(model, CpuCache(model, max_seq_len=config.cache_tokens), "float32")
+
+    return read_config, load
 
 
 def step(backend):

@@ -8,9 +8,11 @@ import torch
 
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.sampling import Sampling
-from tests.engine.exl2.drive import GREEDY, prompt
+from tests.engine.exl2.drive import GREEDY, prompt, states
 from tests.engine.forced import exl2_backend, run
 from tests.scripted import job
+
+pytestmark = pytest.mark.over_exl3("hardship")
 
 SIZE = 256
 
@@ -22,25 +24,24 @@ def of(name, token_ids, num_tokens=8, **more):
 
 def cached(backend):
     """Keys and values of every full page, by its hash."""
-    cache, pages = backend._generator.cache, backend._generator.all_pages
     return {
         page.phash: torch.cat(
             [
-                states[:, page.page_index * SIZE :][:, :SIZE].flatten(2).float()
-                for states in cache.all_tensors()
+                of_layer[:, page.page_index * SIZE :][:, :SIZE].flatten(2).float()
+                for of_layer in states(backend)
             ],
             -1,
         )[0].clone()
-        for page in pages
+        for page in backend._generator.all_pages
         if page.kv_position == SIZE
     }
 
 
 def check(backend, before):
     """Returns how many of the pages are still served."""
-    kept = {phash: states for phash, states in cached(backend).items() if phash in before}
-    for phash, states in kept.items():
-        assert torch.allclose(states, before[phash], atol=1e-2)
+    kept = {phash: found for phash, found in cached(backend).items() if phash in before}
+    for phash, found in kept.items():
+        assert torch.allclose(found, before[phash], atol=1e-2)
     return len(kept)
 
 
@@ -84,6 +85,7 @@ def test_a_row_that_is_filled_up_spoils_no_page_that_its_job_does_not_come_to(op
     check(backend, before)
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("length", [1, 257])
 def test_a_pass_in_flight_spoils_no_page_of_a_job_that_is_cancelled(opened, length):
     backend = opened()
@@ -113,6 +115,7 @@ def test_a_job_without_a_token_spoils_no_page(opened, length, is_pair):
     assert check(backend, before)
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("scored", [None, 1])
 def test_a_prompt_that_fails_half_way_spoils_no_page(opened, scored):
     backend = opened()
@@ -219,6 +222,7 @@ def test_pages_stay_in_their_places_when_the_last_job_has_ended(opened):
     assert [page.page_index for page in backend._generator.all_pages] == list(range(6))
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
 def test_a_page_that_gives_way_to_its_equal_is_not_read_any_more(model_path, is_overlapping):
     """The second of two equal jobs shares the page of the first once that is full. A newcomer
@@ -258,6 +262,7 @@ def drain(backend):
     return events
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
 def test_a_pair_leaves_full_pages_as_its_texts_alone_would(model_path, is_overlapping):
     """Its sequences reach the borders of their pages at different steps."""

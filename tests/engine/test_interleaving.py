@@ -11,6 +11,8 @@ from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.reading import take_all, text
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 NUM_THREADS = 200
 
 

@@ -16,12 +16,14 @@ from tests.engine.exl2.drive import Faults, chain, free_pages, pieces, prompt
 from tests.engine.forced import exl2_backend, run
 from tests.scripted import ScriptedBackend, job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 GREEDY = Sampling(temperature=0.0)
 WILD = Sampling(temperature=1.5, top_k=50, repetition_penalty=1.3, seed=3)
 
 
 @pytest.fixture(scope="module")
-def backend(model_path):
+def backend(model_path, library):
     backend = exl2_backend(model_path)
     backend.open()
     yield backend
@@ -105,6 +107,7 @@ def test_the_token_that_ends_a_text_is_told_apart_from_it(model_path, stop_token
     assert limit[-1].finish_reason == "length" and limit[-1].stop_token is None
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("length", [1, 2, 30, 256, 257, 258, 700])
 def test_the_logprobs_of_a_prompt_are_those_of_a_direct_pass(backend, direct, length):
     one = job("a", 2, prompt=prompt(length, length), sampling=GREEDY, prompt_logprobs=2)

@@ -10,6 +10,8 @@ from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 BASE = prompt(1, 800)
 

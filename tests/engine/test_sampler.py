@@ -16,6 +16,8 @@ from tests.engine.exl2.drive import GREEDY, chain, draws, pieces, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 PROBABILITIES = {300: 0.45, 301: 0.40, 302: 0.10, 303: 0.05}
 
 
@@ -36,7 +38,7 @@ def make(model_path):
 
 
 @pytest.fixture(scope="module")
-def skewed(model_path):
+def skewed(model_path, library):
     logits = {i: math.log(p) for i, p in PROBABILITIES.items()}
     backend = exl2_backend(model_path, logits=lambda t: logits)
     backend.open()
@@ -45,7 +47,7 @@ def skewed(model_path):
 
 
 @pytest.fixture(scope="module")
-def backend(model_path):
+def backend(model_path, library):
     backend = exl2_backend(model_path)
     backend.open()
     yield backend
@@ -244,6 +246,7 @@ def test_only_the_first_token_is_bound_by_healing(make, tokenizer):
 # Guidance
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("lengths", [(5, 5), (1, 40), (700, 5), (3, 600), (600, 600)])
 def test_guidance_combines_what_both_prompts_say(backend, lengths):
     """Against the logprobs of each alone, step by step."""

@@ -12,7 +12,7 @@ def is_overlapping(request):
 
 
 @pytest.fixture(scope="module")
-def backend(model_path, is_overlapping):
+def backend(model_path, is_overlapping, library):
     backend = exl2_backend(model_path, is_overlapping=is_overlapping)
     backend.open()
     yield backend

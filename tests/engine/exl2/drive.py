@@ -21,6 +21,12 @@ def free_pages(backend):
     return len(backend._generator.unreferenced_pages)
 
 
+def states(backend):
+    """Keys and values of each layer, (1, tokens, 2 * heads, head_dim)."""
+    cache = backend._loaded.cache
+    return cache.library.cpu_cache.states if hasattr(cache, "library") else cache.states
+
+
 def chain(*token_ids):
     """Each token is followed by the next; the last by itself."""
     following = dict(itertools.pairwise(token_ids))

@@ -13,6 +13,8 @@ from tests.engine.exl2.drive import GREEDY, Faults, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 
 @pytest.fixture(scope="module")
 def faults():
@@ -20,13 +22,14 @@ def faults():
 
 
 @pytest.fixture(scope="module")
-def faulty_backend(model_path, faults, is_overlapping):
+def faulty_backend(model_path, faults, is_overlapping, library):
     backend = exl2_backend(model_path, wrap=faults, is_overlapping=is_overlapping)
     backend.open()
     yield backend
     backend.close()
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
     faulty_backend, faults, times
@@ -150,6 +153,7 @@ def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_bac
     assert again[-1].cached_tokens == 0  # nothing computed before the fault is trusted
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("way", ["reset", "rebuild", "reload"])
 def test_after_each_way_to_recover_texts_are_as_before_and_all_pages_free(model_path, way):
     faults = Faults()
@@ -312,6 +316,7 @@ def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
     assert ending(run_on(backend, "running")).last.new_tokens == 50
 
 
+@pytest.mark.over_exl3("always")
 def test_a_repair_leaves_pages_alone_that_another_job_has_filled(forced):
     """Two newcomers share the pages of their prompt; only the second gets to fill them."""
     failing = []

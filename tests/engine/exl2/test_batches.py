@@ -11,7 +11,10 @@ from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
 
+
+@pytest.mark.over_exl3("always")
 def test_jobs_in_a_batch_give_the_texts_that_they_give_alone(backend):
     jobs = [
         job(f"job{i}", 20 + i, prompt=prompt(i, 1 + 37 * i), sampling=GREEDY) for i in range(12)
@@ -70,6 +73,7 @@ def test_events_come_as_started_prefill_chunks_and_the_end(backend):
     assert len(ids) == 3 and all(type(token_id) is int for token_id in ids)
 
 
+@pytest.mark.over_exl3("always")
 def test_a_prompt_seen_before_is_not_computed_again(backend):
     same = prompt(60, 900)
     first = run(backend, job("a", 2, prompt=same, sampling=GREEDY))["a"][-1]

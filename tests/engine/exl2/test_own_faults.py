@@ -12,7 +12,10 @@ from tests.engine.exl2.drive import GREEDY, free_pages, prompt
 from tests.engine.forced import ending, run
 from tests.scripted import Panic, job
 
+pytestmark = pytest.mark.over_exl3("hardship")
 
+
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize(
     "broken",
     [

@@ -16,6 +16,8 @@ from tests.engine.forced import exl2_backend
 from tests.engine.test_prompts import Rows
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 LONG = constraints.regex("[a-z ]{3000,4000}")
 JOBS = paging.jobs(random.Random(5))
 
@@ -273,6 +275,7 @@ def test_a_newcomer_waits_while_running_jobs_are_expected_to_need_the_pages(open
     assert not backend.has_room(of("next", 1))  # the page that is left is theirs
 
 
+@pytest.mark.over_exl3("never")
 @pytest.mark.parametrize(
     "way", [{"ngram_draft": True}, {"draft_model": DEMO}], ids=["n-grams", "model"]
 )
@@ -315,6 +318,7 @@ def test_all_choices_of_a_prompt_end_though_the_cache_holds_few(opened):
     assert {events[one.identifier][-1].new_tokens for one in many} == {20}
 
 
+@pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
 def test_a_page_that_an_answer_has_begun_is_found_behind_its_own_beginning_alone(
     opened, is_overlapping

@@ -11,6 +11,8 @@ from tests.engine.exl2.drive import GREEDY, chain, free_pages, pieces, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
+pytestmark = pytest.mark.over_exl3("hardship")
+
 # Text
 
 
@@ -89,6 +91,7 @@ def test_jobs_that_start_together_are_told_in_their_order(backend):
         backend.cancel(identifier)
 
 
+@pytest.mark.over_exl3("always")
 def test_a_job_that_has_grown_beyond_its_first_page_is_cancelled(backend):
     """What it holds was made inside the generator, and is changed outside."""
     backend.enqueue(job("a", 600, prompt=prompt(1, 200), sampling=GREEDY, ignore_eos=True))

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 from switchyard.engine.backends import exl3
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import PAGE_SIZE
+from switchyard.engine.model.model_dir import ModelDir
 
 TRITON = ("triton", "triton.language")
 
@@ -44,6 +45,23 @@ def remove():
         sys.modules.pop(name, None)
 
 
+def adapted(read_exl2, load_exl2):
+    """`read` and `load` of the backend for EXL3, over what those of the backend for EXL2 load."""
+    install()
+    from switchyard.engine.backends.exl.loaded import LoadedModel
+    from switchyard.engine.backends.exl3.cache import Exl3Cache
+    from switchyard.engine.backends.exl3.config import read_config
+    from switchyard.engine.backends.exl3.model import Exl3Model
+
+    def load(config, exl3_config, progress):
+        exl2_config = read_exl2(config, ModelDir.read(config.path), "cpu")
+        plain = load_exl2(config, exl2_config, progress)
+        model = Exl3Model(exl3_config, PlainLibrary(plain.model))
+        return LoadedModel(model, Exl3Cache(PlainCache(plain.cache)), plain.cache_mode)
+
+    return read_config, load
+
+
 class PlainLibrary:
     """As exllamav3's Model, over the CPU's Llama."""
 
@@ -59,6 +77,8 @@ class PlainLibrary:
 
     def _pass(self, input_ids, params, **options):
         assert params["attn_mode"] == "flash_attn"
+        # An id without an embedding is no error in a GPU's memory.
+        input_ids = input_ids.clamp(0, self.llama.config.vocab_size - 1)
         places = SimpleNamespace(
             block_index=params["block_table"],
             cache_seqlens=params["cache_seqlens"],
