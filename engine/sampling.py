@@ -78,7 +78,7 @@ class Sampling:
     repetition_range: int = _parameter(  # -1: all
         -1,
         "penalize",
-        "Number of newest tokens that the repetition penalty looks at.",
+        "Number of latest tokens to which the repetition penalty applies.",
         part_of="repetition_penalty",
         ge=-1,
         lt=SIZE,
@@ -124,7 +124,7 @@ class Sampling:
     dry_allowed_length: int = _parameter(
         2,
         "mask",
-        "Length of a repetition, in tokens, from which on DRY penalizes it.",
+        "Minimum length of a repetition, in tokens, that DRY penalizes.",
         part_of="dry_multiplier",
         ge=1,
         le=1000,
@@ -132,7 +132,7 @@ class Sampling:
     dry_range: int = _parameter(  # 0: all
         0,
         "mask",
-        "Number of newest tokens that DRY looks at.",
+        "Number of latest tokens to which DRY applies.",
         part_of="dry_multiplier",
         ge=0,
         lt=SIZE,
@@ -141,22 +141,24 @@ class Sampling:
         (), "mask", "Tokens across which nothing counts as repeated.", part_of="dry_multiplier"
     )
     logit_bias: tuple[tuple[int, float], ...] = _parameter(
-        (), "mask", "Token ids, each with a number that is added to its logit."
+        (), "mask", "Maps token ids to numbers that are added to their logits."
     )
     banned_token_ids: tuple[int, ...] = _parameter((), "mask", "Tokens that are never drawn.")
     allowed_token_ids: tuple[int, ...] = _parameter(
-        (), "mask", "The only tokens that may be drawn. The end token is one only if it is listed."
+        (),
+        "mask",
+        "The only tokens that may be drawn, including the end token only if it is listed.",
     )
     banned_strings: tuple[BannedString, ...] = _parameter(
         (),
         "mask",
-        "Texts that never come, case-sensitive: a token that would complete one is not drawn.",
+        "Texts that never occur, case-sensitive: a token that would complete one is not drawn.",
     )
     smoothing_factor: float = _parameter(
         0.0,
         "shape",
-        "Quadratic sampling: logits fall with the square of their distance from the highest"
-        " logit, times this. 0: off.",
+        "Quadratic sampling: each logit becomes the highest logit minus this times the"
+        " square of its distance from the highest. 0: off.",
         ge=0,
         le=100,
     )
@@ -182,7 +184,7 @@ class Sampling:
     dynatemp_high: float = _parameter(
         0.0,
         "shape",
-        "Dynamic temperature: replaces `temperature` by one between `dynatemp_low` and this,"
+        "Dynamic temperature: replaces `temperature` by a value between `dynatemp_low` and this,"
         " which grows with the entropy.",
         gt=0,
         le=5,
@@ -250,16 +252,16 @@ class Sampling:
     xtc_probability: float = _parameter(
         0.0,
         "filter row",
-        "XTC: probability of excluding the top choices. Those are all tokens with probability"
-        " >= `xtc_threshold`, except for the least probable one. Not applied where that would"
-        " exclude the end or a newline.",
+        "XTC: probability of excluding the top choices, which are all tokens with probability >="
+        " `xtc_threshold` except the least probable one. Not applied if this would exclude the end"
+        " token or a newline.",
         ge=0,
         le=1,
     )
     xtc_threshold: float = _parameter(
         0.1,
         "filter row",
-        "Minimum probability of a top choice of XTC. Above 0.5 there is never a second.",
+        "Minimum probability of a top choice for XTC. Above 0.5 there can't be a second one.",
         part_of="xtc_probability",
         gt=0,
         le=0.5,

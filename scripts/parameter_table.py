@@ -24,23 +24,24 @@ from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # n
 PAGE = ROOT / "docs" / "parameters.md"
 HEAD = """# Parameters
 
-`scripts/parameter_table.py` writes this page, from the code that checks requests. A parameter
-that is not in these lists is refused by its name. `null` says that a parameter isn't given.
-[api.md](api.md) says how they work together.
+`scripts/parameter_table.py` writes this page from the code that checks requests. A parameter
+that is not in these lists is refused, with an error that names it. `null` means that a parameter
+is not set. [api.md](api.md) explains how parameters work together.
 
 The column of endpoints uses these words:
 """
 NEUTRAL_HEAD = """
-## Parameters that ask for nothing
+## Parameters without effect
 
-Clients send these with values that change nothing. Such a value is taken, and named in the header
-`X-Switchyard-Ignored`. Any other value is refused.
+Clients send these parameters with values that have no effect. Such a value is accepted, and the
+header `X-Switchyard-Ignored` lists the parameter. Any other value is refused.
 """
 NAMES_HEAD = """
 ## Other names
 
-Every endpoint that generates also accepts its parameters by the names that other servers use. Equal
-values under two names count as one; two values are a 400 that names both.
+Every endpoint that generates also accepts its parameters under the names that other servers use.
+If a parameter is set under two names, the values must be equal; otherwise the request gets a 400
+that names both.
 """
 WORDS = {
     "all": (
@@ -99,10 +100,10 @@ LOADING = (
 NOTES = {  # before the table of a topic
     "Structured output": """\
 The model chooses the order of an object's properties, so clients can't rely on the schema's order.
-Each named property comes at most once, and all required ones come. At a vocabulary of 150,000 a
-schema takes about 5 ms to compile and 50 microseconds a token, 1.4 times as much as in a fixed
-order. [Structured output](api/generation.md#structured-output) lists the keywords that are
-enforced, and what is refused.
+Each named property occurs at most once, and all required ones occur. With a vocabulary of 150,000
+a schema takes about 5 ms to compile and 50 microseconds per token, 1.4 times as long as with a
+fixed order. [Structured output](api/generation.md#structured-output) lists which keywords are
+enforced and which are refused.
 """,
 }
 COUNTING = "/input_tokens"  # a path with this ending takes the parameters of the path before it
@@ -118,7 +119,7 @@ class Row(NamedTuple):
 
 
 class Neutral(NamedTuple):
-    """A parameter that is accepted only with values that ask for nothing."""
+    """A parameter that is accepted only with values that have no effect."""
 
     name: str
     values: str

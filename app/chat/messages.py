@@ -16,7 +16,7 @@ class TextPart(Object):
     place: ClassVar[str] = "messages.content"
     neutral: ClassVar[Table] = {"cache_control": ANY}
 
-    type: Literal["text"] = Field(description="Others, images among them, are refused.")
+    type: Literal["text"] = Field(description="Other types, including images, are refused.")
     text: str = Field(description="A part of the message.")
 
     @model_validator(mode="before")
@@ -31,8 +31,8 @@ class TextPart(Object):
 class CalledFunction(Object):
     name: str = Field(description="Of the function.")
     arguments: str = Field(
-        description="The text of a JSON object; an empty string is an empty object. Another text,"
-        " of a call that was cut off, goes to the chat template unchanged."
+        description="The text of a JSON object; an empty string is an empty object. Any other"
+        " text, such as that of a call that was cut off, is passed to the chat template unchanged."
     )
 
 
@@ -73,8 +73,8 @@ class Message(Object):
         | None
     ) = Field(
         None,
-        description="The text, or parts of it, which are joined. May be missing from messages of"
-        " the assistant only.",
+        description="The text, or parts of it, which are joined. Only messages of the assistant"
+        " may omit it.",
     )
     name: str | None = Field(None, description="The author's name, for chat templates that use it.")
     reasoning_content: str | None = Field(
@@ -89,7 +89,7 @@ class Message(Object):
     )
     tool_call_id: str | None = Field(
         None,
-        description="The id of the call that a message of a `tool` is the result of. Refused in"
+        description="The id of the call whose result a message of role `tool` is. Refused in"
         " messages of other roles.",
     )
 

@@ -57,8 +57,9 @@ class Chat(Scored, HowToThink):
         min_length=1,
         fail_fast=True,
         json_schema_extra={"maxItems": MAX_MESSAGES},
-        description="The conversation, through the model's own chat template; of at most"
-        f" {MAX_PARTS:,} parts. Refused if the template refuses it, or if longer than the context.",
+        description=f"The conversation, of at most {MAX_PARTS:,} parts, which is rendered by the"
+        " model's own chat template. Refused if the template refuses it, or if longer than the"
+        " context.",
     )
     max_completion_tokens: Tokens | None = Field(
         None, description="The same as `max_tokens`. Refused if they differ."
@@ -81,24 +82,25 @@ class Chat(Scored, HowToThink):
     )
     tool_choice: ToolChoice | None = Field(
         None,
-        description="`none`: the model is not shown the tools; `auto`: it may call some;"
-        " `required`: it must; or a function that it must call once, or `allowed_tools`, the only"
-        " ones that it is shown. Refused without tools, except for `none` and `auto`.",
+        description="`none`: the model doesn't see the tools; `auto`: it may call some;"
+        " `required`: it must call at least one. A function: the model must call it once."
+        " `allowed_tools`: the model sees only these. Refused without tools, except for `none` and"
+        " `auto`.",
     )
     parallel_tool_calls: bool = Field(
         True,
-        description="False: the answer ends with its first call of a tool. Where the model's chat"
-        " template takes one call per message, false is the default; the response says so.",
+        description="False: the answer ends with its first tool call. If the model's chat"
+        " template allows one call per message, false is the default; the response says so.",
     )
     separate_reasoning: bool = Field(
         True, description="False: thoughts stay in the text, as the model writes them."
     )
-    include_reasoning: bool = Field(True, description="False: the answer has no thoughts in it.")
+    include_reasoning: bool = Field(True, description="False: the answer doesn't include thoughts.")
     thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
     add_generation_prompt: bool | None = Field(
         None,
-        description="False: the prompt ends with the last message, and not with the beginning of"
-        " an answer.",
+        description="False: the prompt ends with the last message, without the beginning of an"
+        " answer.",
     )
     continue_final_message: bool = Field(
         False,
@@ -109,7 +111,7 @@ class Chat(Scored, HowToThink):
         default=[],
         max_length=MAX_MESSAGES,
         description="Texts for the model's chat template, with fields like `title` and `text`;"
-        " refused where it doesn't use them.",
+        " refused if the template doesn't use them.",
     )
 
     @field_validator("messages", mode="before")

@@ -20,7 +20,7 @@ class HowToThink(Parameters):
     )
     enable_thinking: Annotated[bool | None, Called(others=("think",))] = Field(
         None,
-        description="Passed on to the model's chat template, by the template's name for it. A"
+        description="Passed on to the model's chat template, under the template's name for it. A"
         " template without such a switch ignores it; the response says so.",
     )
     reasoning_budget: Annotated[
@@ -30,15 +30,15 @@ class HowToThink(Parameters):
         None,
         ge=0,
         lt=2**31,
-        description="Maximum tokens of thoughts: their end is then forced. The prompt then"
-        " opens the thoughts, if the chat template leaves that to the model. Refused if the"
-        " template closes them in the prompt, or knows none.",
+        description="Maximum tokens of thoughts: their end is then forced. If the chat template"
+        " leaves it to the model to begin its thoughts, the prompt then begins them. Refused if"
+        " the template ends thoughts in the prompt, or has none.",
     )
     chat_template_kwargs: Annotated[dict[str, Any], Called(others=("template_vars",))] = Field(
         default={},
         max_length=64,
-        description="Variables for the model's chat template. A variable that it doesn't use is"
-        " refused, but a switch of thinking is ignored; the response says so.",
+        description="Variables for the model's chat template. A variable that the template"
+        " doesn't use is refused, but a switch for thinking is ignored; the response says so.",
     )
 
     @property

@@ -29,7 +29,7 @@ class Function(Object):
     description: str | None = Field(None, description="Its purpose, for the model.")
     parameters: ToolSchema | None = Field(
         None,
-        description="The JSON schema of its arguments, an object. Default: it has none. A `type`"
+        description="The JSON schema of its arguments, an object. Default: no arguments. A `type`"
         " that JSON Schema doesn't have is refused.",
     )
     strict: bool | None = Field(

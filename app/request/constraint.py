@@ -63,13 +63,14 @@ class Constrained(Parameters):
     )
     json_schema: Schema | None = Field(
         None,
-        description="The output is JSON that matches this schema, its properties in the order"
-        " in which the model writes them.",
+        description="The output is JSON that matches this schema. The model chooses the order of"
+        " properties.",
     )
     regex: Annotated[Text | None, Called(others=("regex_pattern",))] = Field(
         None,
-        description="The whole output matches this: in the syntax of Rust's `regex`, `\\d`, `\\w`"
-        " and `\\s` in ASCII, anchors at the ends only, no look-around.",
+        description="The whole output matches this regular expression, in the syntax of Rust's"
+        " `regex`: `\\d`, `\\w` and `\\s` are ASCII, anchors are allowed only at the ends, and"
+        " there is no look-around.",
     )
     choice: Choices | None = Field(None, description="The output is one of these texts.")
     grammar: Annotated[Text | None, Called(textgen="grammar_string", others=("ebnf",))] = Field(

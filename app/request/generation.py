@@ -67,8 +67,8 @@ class Generation(Constrained, Sampled):
         1,
         ge=1,
         le=128,
-        description="Choices of each prompt, one job each. Refused if the jobs are more"
-        " than the server ever holds.",
+        description="Number of choices for each prompt, with one job each. Refused if there are"
+        " more jobs than the server can ever hold.",
     )
     stop: Annotated[
         StopStrings,
@@ -82,28 +82,28 @@ class Generation(Constrained, Sampled):
         default=[],
         max_length=64,
         fail_fast=True,
-        description="Tokens that end the completion, beside the model's own. Refused outside the"
+        description="Tokens that end the completion, besides the model's own. Refused outside the"
         " vocabulary.",
     )
     min_tokens: Annotated[int, Called(textgen="min_length")] = Field(
         0,
         ge=0,
         lt=2**31,
-        description="Fewest new tokens: no stop token and no stop string ends the text before"
-        " them. A stop string counts if it ends in the last of them or later. Refused above the"
-        " most.",
+        description="Minimum number of new tokens: no stop token or stop string ends the text"
+        " before. A stop string counts if it ends in the last of these tokens or later. Refused if"
+        " above the maximum.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Continue after the model's own end tokens."
     )
     include_stop_str_in_output: bool = Field(
-        False, description="The text ends with the string of `stop` that ended it, not before it."
+        False, description="The text includes the string of `stop` that ended it."
     )
     stop_on_loop: bool | None = Field(
         None,
-        description="Stop once the last tokens are one sequence, of at most 64, at least four"
-        " times over and 32 long together. Tables and rulers may match too. Default: the"
-        " setting `default_stop_on_loop`; without it, whether nothing limits the new tokens.",
+        description="Stop when the last tokens, at least 32, repeat a sequence of at most 64"
+        " tokens at least four times. Tables and rulers may match too. Default: the setting"
+        " `default_stop_on_loop`; without it, true if nothing limits the new tokens.",
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
@@ -117,32 +117,31 @@ class Generation(Constrained, Sampled):
     )
     return_progress: bool = Field(
         False,
-        description="The stream shows how many tokens of the prompt are computed, see Progress."
+        description="The stream shows how many tokens of the prompt are computed; see Progress."
         " Refused without `stream`, and for bare text.",
     )
     timings: bool = Field(
         False,
-        description="The answer has the time of each stage, see Timings. Refused for streams of"
+        description="The answer has the time of each stage; see Timings. Refused for streams of"
         " bare text.",
     )
     timings_per_token: bool = Field(
         False,
-        description="Each body of the stream with new tokens has the timings of its choice until"
-        " then, and the last one those of the answer. Ignored without `stream`, and the answer"
-        " names it. Refused for bare text.",
+        description="Each body of the stream with new tokens has the timings of its choice so"
+        " far, and the last body those of the answer. Ignored without `stream`; the response says"
+        " so. Refused for bare text.",
     )
     preset: str | None = Field(
         None,
-        description="Name of a preset of the server's configuration: its sampling parameters are"
-        " the defaults of this request. Refused if there is none of that name.",
+        description="Name of a preset in the server's configuration, whose sampling parameters"
+        " are the defaults of this request. Refused if there is no preset of that name.",
     )
     priority: int = Field(
         0,
         ge=-(2**31),
         lt=2**31,
-        description="Waiting jobs of a higher priority start first (vLLM: of a lower). A part of"
-        " the work goes to lower priorities all the same. Refused above the setting"
-        " `max_priority`.",
+        description="Waiting jobs of a higher priority start first (in vLLM, of a lower one), but"
+        " lower priorities also get a part of the work. Refused above the setting `max_priority`.",
     )
     timeout: float | None = Field(
         None,

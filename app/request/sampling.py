@@ -63,7 +63,10 @@ class Sampled(Parameters):
     temperature: float = _parameter("temperature")
     temperature_last: bool = _parameter("temperature_last")
     dynatemp_low: Annotated[float | None, Called(others=("min_temp",))] = _parameter(
-        "dynatemp_low", default=None, description="Refused without `dynatemp_high`, and above it."
+        "dynatemp_low",
+        default=None,
+        description="Lower limit of the dynamic temperature."
+        " Refused without `dynatemp_high`, or if above it.",
     )
     dynatemp_high: Annotated[float | None, Called(others=("max_temp",))] = _parameter(
         "dynatemp_high", "Refused without `dynatemp_low`.", default=None
@@ -83,8 +86,9 @@ class Sampled(Parameters):
         Literal[0, 2], Called(kobold="mirostat", llamacpp="mirostat", ollama="mirostat")
     ] = Field(
         0,
-        description="2: keep the surprise near `mirostat_tau`. It replaces filters such as `top_p`;"
-        " the answer names those given. Version 1 is refused, and so is greedy sampling with it.",
+        description="2: keep the surprise near `mirostat_tau`. Mirostat replaces filters such as"
+        " `top_p`; the answer lists those that the request has. Version 1 is refused, as is greedy"
+        " sampling with mirostat.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")
@@ -101,7 +105,9 @@ class Sampled(Parameters):
             others=("penalty_range", "repetition_range"),
         ),
     ] = _parameter(
-        "repetition_range", "-1 or 0: all; but `repeat_last_n` of 0: no penalty.", default=0
+        "repetition_range",
+        "-1 or 0: all; but if `repeat_last_n` is 0, there is no penalty.",
+        default=0,
     )
     repetition_decay: int = _parameter(
         "repetition_decay", "Refused above 0 unless `repetition_penalty_range` is above 0, too."
@@ -121,9 +127,9 @@ class Sampled(Parameters):
         default=DRY_BREAKERS,
         max_length=64,
         fail_fast=True,
-        description="Texts that interrupt a repetition for DRY: each token that contains one,"
-        " or the last token of a text that no token contains. Also as a string with the JSON of"
-        " such a list.",
+        description="Texts that interrupt a repetition for DRY: each token that contains one, or"
+        " the last token of a text that no token contains. A string with the JSON of such a list"
+        " works too.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
@@ -144,17 +150,17 @@ class Sampled(Parameters):
     )
     token_healing: bool = Field(
         False,
-        description="Remove the last token of the prompt, and begin with a token that begins"
-        " with its text. Refused beside `logprobs`, and where that token is special, no whole"
-        " character, or the whole prompt.",
+        description="Remove the last token of the prompt, and begin the completion with a token"
+        " that begins with its text. Refused with `logprobs`, and if that token is special, isn't"
+        " a whole character, or is the whole prompt.",
     )
     cfg_scale: Annotated[float, Called(textgen="guidance_scale")] = _parameter("cfg_scale")
     negative_prompt: str | None = Field(
         None,
         min_length=1,
         description="Prompt that the text is guided away from. Refused without `cfg_scale`, and"
-        " if longer than the context. Ignored beside a `cfg_scale` of 1; the response says so."
-        " The job takes a second place in the batch, and pages of its own for it.",
+        " if longer than the context. Ignored if `cfg_scale` is 1; the response says so. The job"
+        " takes a second place in the batch, and further pages.",
     )
 
     @field_validator(

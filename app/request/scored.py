@@ -13,9 +13,9 @@ class Scored(Generation):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return `prompt_logprobs`, as vLLM has it: for each token of the prompt its own"
-        " log-probability and this number of most probable tokens in its place. Refused with"
-        " `stream`.",
+        description="Return `prompt_logprobs`, as in vLLM: for each token of the prompt its own"
+        " log-probability, and those of this number of most probable tokens at its place. Refused"
+        " with `stream`.",
     )
 
     return_token_ids: bool = Field(
@@ -26,7 +26,7 @@ class Scored(Generation):
     )
     return_tokens_as_token_ids: bool = Field(
         False,
-        description="Logprobs call tokens `token_id:17`, not by their text. Refused without"
+        description="Logprobs show tokens as `token_id:17`, not as text. Refused without"
         " `logprobs`.",
     )
 

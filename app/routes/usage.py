@@ -45,7 +45,7 @@ class UsageQuery(Parameters):
     )
     group_by: str = Field(
         ",".join(GROUPS),
-        description="Names that rows are grouped by: some of `day,key,model`.",
+        description="The names to group rows by: some of `day,key,model`.",
         json_schema_extra={"pattern": "^(day|key|model)(,(day|key|model)){0,2}$"},
     )
     format: Literal["json", "csv"] = Field("json", description="Of the answer.")

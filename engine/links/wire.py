@@ -8,7 +8,7 @@ A pickle can run any code. The other end is one of these:
 - a process that has proved the key (`hosts/handshake.py`). Each of its messages has a seal.
 
 Dataclasses cross without the fields that have their default. So an end of a later version, which
-has more fields, can talk to an earlier one, as long as those fields ask for nothing.
+has more fields, can talk to an earlier one, as long as those fields have their defaults.
 """
 
 import contextlib

@@ -121,7 +121,7 @@ class MessagesBody(HowToThink):
     )
     cache_control: CacheControl | None = Field(
         None,
-        description="Without effect, here and in blocks: the prefix cache keeps every prefix as"
+        description="Has no effect, here and in blocks: the prefix cache keeps every prefix as"
         " long as there is room.",
     )
 

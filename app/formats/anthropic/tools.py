@@ -30,15 +30,17 @@ class OwnTool(Object):
         " have is refused."
     )
     strict: bool | None = Field(
-        None, description="True: its input matches the schema, even if no call is required."
+        None, description="True: the tool's input matches the schema, even if no call is required."
     )
     cache_control: CacheControl | None = None
     eager_input_streaming: bool | None = None  # without effect: input is always streamed at once
     defer_loading: bool = Field(
-        False, description="Not shown to the model before a `tool_reference` names it."
+        False, description="The model doesn't see the tool until a `tool_reference` names it."
     )
     allowed_callers: list[str] | None = Field(
-        None, max_length=16, description="Not shown to the model if `direct` is not among them."
+        None,
+        max_length=16,
+        description="The model sees the tool only if this list includes `direct`.",
     )
 
     def is_shown(self, referenced: Collection[str]) -> bool:
@@ -89,8 +91,8 @@ class ToolChoice(BaseModel):
     )
     disable_parallel_tool_use: bool = Field(
         False,
-        description="The answer ends with its first call of a tool. Where the model's chat template"
-        " takes one call per message, true is the default; the response says so.",
+        description="The answer ends with its first tool call. If the model's chat template"
+        " allows one call per message, true is the default; the response says so.",
     )
 
     @model_validator(mode="after")
@@ -119,7 +121,7 @@ class Thinking(BaseModel):
         ge=1,
         lt=2**31,
         description="Maximum tokens of thoughts: their end is then forced. Only for type"
-        " `enabled`, which needs it. Without effect if the chat template knows no thoughts.",
+        " `enabled`, which requires it. Without effect if the chat template has no thoughts.",
     )
     display: Literal["summarized", "updates", "omitted"] | None = Field(
         None, description="`omitted`: no thoughts in the answer. Otherwise they are complete."

@@ -92,24 +92,29 @@ class Kobold(OtherServers, OneText):
         min_length=7,
         max_length=7,
         description="Order of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4),"
-        " temperature (5) and repetition penalty (6). Active samplers come in the order 6, 5, 0, 2,"
-        " 1, 3, 4, or with 5 at the end; `X-Switchyard-Ignored` names any other order.",
+        " temperature (5) and repetition penalty (6). Active samplers are applied in the order 6,"
+        " 5, 0, 2, 1, 3, 4, or with 5 at the end. Another order is ignored, and"
+        " `X-Switchyard-Ignored` lists it.",
     )
     max_context_length: int | None = Field(
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens of prompt and completion. A longer prompt is refused, and"
-        " not cut.",
+        description="Maximum tokens of prompt and completion. A longer prompt is refused;"
+        " it is not cut.",
     )
     dynatemp_range: float = Field(
         0.0,
         ge=0,
         le=5,
-        description="Dynamic temperature, by the entropy: from `temperature` minus this to"
-        " `temperature` plus this, within 0 and 5. 0: off.",
+        description="Dynamic temperature: depending on the entropy, from `temperature` minus this"
+        " to `temperature` plus this, within 0 and 5. 0: off.",
     )
-    genkey: str = Field("", max_length=1000, description="A key to abort it, for the same client.")
+    genkey: str = Field(
+        "",
+        max_length=1000,
+        description="A key with which the same client can abort the generation.",
+    )
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -197,8 +202,8 @@ class Textgen(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens of prompt and completion. A longer prompt is refused, and"
-        " not cut.",
+        description="Maximum tokens of prompt and completion. A longer prompt is refused;"
+        " it is not cut.",
     )
 
     @classmethod
@@ -226,7 +231,7 @@ class Key(Parameters):
 class CountTokens(Parameters):
     prompt: str = Field(description="The text.")
     special: bool = Field(
-        True, description="Whether the token comes first that begins a prompt of this model."
+        True, description="Whether to put the token that begins this model's prompts first."
     )
 
 

@@ -27,7 +27,7 @@ class Infill(LlamaCppOptions):
     input_extra: list[File] = Field(
         default=[],
         max_length=64,
-        description="Other files, as context for the model: each a `text`, and its `filename`.",
+        description="Other files, as context for the model: each has a `text` and a `filename`.",
     )
     prompt: str = Field("", description="The beginning of the text in the gap.")
 

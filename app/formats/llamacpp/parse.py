@@ -73,33 +73,33 @@ class LlamaCppOptions(OtherServers):
 
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
-        description="Maximum number of new tokens, within the context. 0: the prompt is computed,"
-        f" and nothing generated. {UNLIMITED}",
+        description="Maximum number of new tokens, within the context. 0: the prompt is"
+        f" computed, but nothing is generated. {UNLIMITED}",
     )
     repetition_penalty_range: int = Field(-1, ge=-1, lt=2**31, description=WINDOW)
     logit_bias: dict[BiasedText, Bias] = Field(
         default={},
         max_length=1024,
-        description="Numbers that are added to the logits of tokens: by id, or by a text for each"
-        " of its tokens. Also as a list of pairs. false: -100.",
+        description="Numbers that are added to the logits of tokens. The key is a token id, or a"
+        " text that stands for each of its tokens. A list of pairs works too. false means -100.",
     )
     n_probs: int = Field(
         0,
         ge=0,
         le=MAX_LOGPROBS,
         description="Return the log-probability of each token, and of this number of most"
-        " probable tokens in its place, in `completion_probabilities`.",
+        " probable tokens at its place, in `completion_probabilities`.",
     )
     return_tokens: bool = Field(
-        False, description="Return the tokens of the text, too. A stream always does."
+        False, description="Also return the tokens of the text. A stream always does."
     )
     response_fields: list[Annotated[str, Field(max_length=200)]] = Field(
         default=[],
         max_length=64,
-        description="The only fields of the answer; `a/b` is the `b` in `a`. Unknown names have no"
-        " effect. In a stream, of the last event.",
+        description="The answer has only these fields; `a/b` is the field `b` in `a`. Unknown"
+        " names have no effect. In a stream, this applies to the last event.",
     )
-    timings: bool = Field(True, description="Return the time of each stage, see Timings.")
+    timings: bool = Field(True, description="Return the time of each stage; see Timings.")
 
     @field_validator(
         "logit_bias",
@@ -151,8 +151,8 @@ class LlamaCpp(LlamaCppOptions):
     prompt: list[Pieces] = Field(
         min_length=1,
         fail_fast=True,
-        description="The text to continue, or tokens, or both in turns; or a list of these, each"
-        ' with its own answer. Also as `{"prompt_string": TEXT}`.',
+        description="The text to continue, or tokens, or a mixture of both; or a list of these,"
+        ' each with its own answer. `{"prompt_string": TEXT}` works too.',
     )
 
     @field_validator("prompt", mode="before", json_schema_input_type=Given | Prompts)

@@ -49,8 +49,8 @@ class OllamaMessage(Message):
     )
     tool_call_id: str | None = Field(
         None,
-        description="For a result: the id of its call. Without it the result is of the first call"
-        " with this `tool_name` that has none yet, or the first at all.",
+        description="For a result: the id of its call. Without it the result belongs to the first"
+        " call with this `tool_name` that has no result yet, or else to the first call.",
     )
 
 

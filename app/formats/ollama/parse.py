@@ -59,18 +59,20 @@ class OllamaBody(OllamaDefaults, Chat):
     )
     think: Think | None = Field(
         None,
-        description="Whether to think: a switch, and a level, for the model's chat template. False"
-        " also leaves thoughts out of the answer. A template without such a switch ignores it, and"
-        " the answer names it.",
+        description="Whether to think, or at which level, for the model's chat template. False"
+        " also leaves thoughts out of the answer. If the template has no such switch, it is"
+        " ignored; the response says so.",
     )
     keep_alive: float | None = Field(
         None,
         description="Seconds without a job after which the model is unloaded, or a duration such"
-        " as `5m`; below 0: never; 0: after this answer. From an admin's API key it holds from now"
-        " on for all; from others it is ignored; the response says so.",
+        " as `5m`; below 0: never; 0: after this answer. From an admin's API key it applies to all"
+        " requests from now on. From other clients it is ignored; the response says so.",
     )
     options: Options | None = Field(
-        None, description="Parameters of sampling and length, by the same names as outside."
+        None,
+        description="Parameters of sampling and length, with the same names as outside of"
+        " `options`.",
     )
 
     @field_validator("response_format", mode="before", json_schema_input_type=Form)
@@ -125,8 +127,9 @@ class ChatRequest(OllamaBody):
     messages: list[OllamaMessage] = Field(  # type: ignore[assignment]
         default=[],
         fail_fast=True,
-        description="The conversation. If the last message is the assistant's, the answer continues"
-        " it. Without messages the model is loaded, or unloaded by a `keep_alive` of 0.",
+        description="The conversation. If the last message is the assistant's, the answer"
+        " continues it. Without messages, the model is only loaded, or unloaded if `keep_alive` is"
+        " 0.",
     )
 
     @field_validator("messages", mode="after")
@@ -158,13 +161,13 @@ class GenerateRequest(OllamaBody):
 
     prompt: str = Field(
         "",
-        description="The user's message. Empty: the model is loaded, or unloaded by a `keep_alive`"
-        " of 0.",
+        description="The user's message. Empty: the model is only loaded, or unloaded if"
+        " `keep_alive` is 0.",
     )
     suffix: str | None = Field(
         None,
-        description="The text fills the gap between the prompt and this, without a chat template."
-        " Refused for models without tokens for a gap.",
+        description="The answer fills the gap between the prompt and this text, without a chat"
+        " template. Refused for models that have no tokens for this.",
     )
     system: str | None = Field(None, description="The system prompt.")
     context: list[TokenId] = Field(

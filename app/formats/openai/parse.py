@@ -33,37 +33,39 @@ class Completion(Scored):
     }
 
     prompt: Prompts = Field(
-        description="A string, token ids, or a list of either; token ids are used as they are."
+        description="A string, token ids, or a list of either; token ids are used unchanged."
         " Refused outside the vocabulary, and if longer than the context."
     )
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
-        description=f"Maximum number of new tokens, within the context. 0 scores the prompt, and is"
-        f" refused without `echo`. {UNLIMITED} Default: 16.",
+        description="Maximum number of new tokens, within the context. 0 only scores the prompt,"
+        f" and is refused without `echo`. {UNLIMITED} Default: 16.",
     )
     suffix: str | None = Field(
         None,
-        description="The text fills the gap between the prompt and this: for models that were"
-        f" trained to fill a gap ({FAMILIES}). Refused for others, with `echo`, and for prompts of"
+        description="The completion fills the gap between the prompt and this text, with models"
+        f" trained for it ({FAMILIES}). Refused for other models, with `echo`, and for prompts of"
         " token ids.",
     )
     echo: bool = Field(
-        False, description="The text begins with the prompt, and `logprobs` with its tokens."
+        False,
+        description="The text begins with the prompt, and `logprobs` begin with the"
+        " prompt's tokens.",
     )
     logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
         description="Return the log-probability of each token, and of this number of most"
-        " probable tokens in its place; see Logprobs.",
+        " probable tokens at its place; see Logprobs.",
     )
     best_of: int | None = Field(
         None,
         ge=1,
         le=128,
-        description="Generate this number of choices, and answer with the `n` whose tokens have the"
-        " highest mean log-probability, the best first; `usage` counts all. Refused below `n`, and"
-        " above it with `stream`. Default: `n`.",
+        description="Generate this number of choices, and return the `n` whose tokens have the"
+        " highest mean log-probability, best first; `usage` counts all of them. Refused if below"
+        " `n`, or above `n` with `stream`. Default: `n`.",
     )
 
     @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)

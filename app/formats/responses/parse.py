@@ -106,13 +106,13 @@ class ResponseRequest(Generation, HowToThink):
     )
     previous_response_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="The `id` of a stored response, whose conversation `input` continues. A 404 if"
-        " none of this client is stored.",
+        description="The `id` of a stored response, whose conversation `input` continues. A 404"
+        " if no such response of this client is stored.",
     )
     store: bool = Field(
         True,
-        description="Keep the response and its conversation in memory for"
-        " `previous_response_id`, for the time of the setting `store_timeout`.",
+        description="Keep the response and its conversation in memory for `previous_response_id`,"
+        " as long as the setting `store_timeout` says.",
     )
     instructions: str | None = Field(
         None,
@@ -127,8 +127,8 @@ class ResponseRequest(Generation, HowToThink):
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
-        description="Functions that the model may call; a function of a `namespace` is called"
-        " `namespace__function`. Other types are left out; the response says so.",
+        description="Functions that the model may call; the name of a function in a `namespace`"
+        " is `namespace__function`. Other types are left out; the response says so.",
     )
     tool_choice: ToolChoice | None = Field(
         None,
@@ -150,8 +150,8 @@ class ResponseRequest(Generation, HowToThink):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens at each place. Ignored where `include`"
-        " doesn't ask for logprobs; the response says so.",
+        description="Number of most probable tokens at each place. Ignored if `include` doesn't"
+        " request logprobs; the response says so.",
     )
     metadata: dict[str, str] = Field(
         default={}, max_length=MAX_METADATA, description="Repeated in the answer."

@@ -17,7 +17,7 @@ class FunctionTool(Function):
 
     type: Literal["function"]
     defer_loading: bool | None = Field(
-        None, description="True: not shown to the model; the response says so."
+        None, description="True: the model doesn't see the tool; the response says so."
     )
 
 

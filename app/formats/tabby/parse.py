@@ -36,7 +36,7 @@ class TokenDecode(Parameters):
         fail_fast=True, description="Token ids. Refused if the vocabulary has no such id."
     )
     decode_special_tokens: bool = Field(
-        True, description="Whether the text spells out special tokens."
+        True, description="Whether to spell out special tokens in the text."
     )
 
 

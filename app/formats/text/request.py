@@ -20,7 +20,7 @@ class TextRequest(Generation):
 
     parse_special: bool = Field(
         False,
-        description="Whether special tokens that the prompt spells out count as such, and not as"
+        description="Whether special tokens that the prompt spells out are read as such, not as"
         " plain characters.",
     )
 
@@ -55,8 +55,8 @@ class OneText(TextRequest):
         return [PromptTokens(token_ids)]
 
 
-_PARSE_SPECIAL = "As in `/generate`; these clients write the model's template themselves."
-WINDOW = "Number of newest tokens that it covers. -1: all. 0: off."
+_PARSE_SPECIAL = "As in `/generate`; these clients apply the model's template themselves."
+WINDOW = "Number of latest tokens that it covers. -1: all. 0: off."
 
 
 class Switch(NamedTuple):

@@ -40,7 +40,7 @@ class TokenizePrompt(OfModel):
     add_special_tokens: bool = Field(
         True,
         description="Whether the model's BOS token comes first. If false, special tokens that the"
-        " text spells out count as such: lm_eval looks up their ids so.",
+        " text spells out are read as such; lm_eval looks up their ids this way.",
     )
     return_token_strs: bool = Field(
         False, description="Also return each token's name in the vocabulary."
