@@ -25,7 +25,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: commands that need one module of this package import no Flask."""
+    """Imports names on first use, so that commands that need one module of this package don't
+    import Flask.
+    """
     if name in __all__:
         import switchyard
 

@@ -66,9 +66,9 @@ def install(
 ) -> None:
     """Adds the API to `app`, over models that the caller starts.
 
-    It handles the errors of its own routes only. `check_host` is called before API keys are
+    It handles only the errors of its own routes. `check_host` is called before API keys are
     checked, `before_request` after that. `is_own`: `app` is the server's own. A host application
-    without `url_prefix` gets no short paths such as `/health`, which may be its own.
+    without `url_prefix` gets no short paths such as `/health`, because it may have its own.
     """
     api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     if check_host is not None:
@@ -130,8 +130,8 @@ def _make_unprefixed() -> flask.Blueprint:
 
 
 def refuse_other_methods(app: flask.Flask) -> None:
-    """Adds a rule for all other methods to each path of the API. Without it they would be an error
-    of the host application, outside of the blueprint.
+    """Adds a rule for all other methods to each path of the API. Without these rules, the host
+    application would handle the error, outside of the blueprint.
     """
     allowed: dict[str, set[str]] = {}
     for rule in app.url_map.iter_rules():
@@ -188,7 +188,7 @@ def open_services(
 ) -> Services:
     """The services of one application. `terminate` ends the server as SIGTERM does, now or soon.
 
-    Raises SettingsError for a file of keys, or a ledger, that can't be used.
+    Raises SettingsError if the file of keys or the ledger can't be used.
     """
     ledger = None
     recorders: list[Recorder] = []
@@ -244,7 +244,7 @@ def _show_models(services: Services) -> None:
 def _leave(services: Services, error: BaseException | None) -> None:
     """Leaves the gate at the end of a request that was not submitted, and releases its leases.
 
-    Also forgets stored responses whose time is over, whatever the request was for.
+    Also forgets stored responses whose time is over, after any request.
     """
     services.stored.forget_old()
     submit.leave()

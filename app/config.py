@@ -39,7 +39,7 @@ WireFormat = Literal[
 
 
 class Settings(OperationSettings, TableSettings):
-    """All settings. Each is in switchyard.toml by its name, or in the environment as
+    """All settings. Each can be set in switchyard.toml under its name, or in the environment as
     SWITCHYARD_NAME.
     """
 

@@ -1,4 +1,4 @@
-"""Error responses in the form of OpenAI's API. All status codes of errors stand here."""
+"""Error responses in the form of OpenAI's API. All status codes of errors are defined here."""
 
 import functools
 import logging
@@ -49,7 +49,9 @@ class Kind(NamedTuple):
 
 
 class NotStored(werkzeug.exceptions.NotFound):
-    """No response of that identifier is stored for the client. `param`: the parameter with it."""
+    """No response with that identifier is stored for the client. `param`: the parameter that names
+    it.
+    """
 
     def __init__(self, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)

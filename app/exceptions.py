@@ -46,7 +46,9 @@ class ClientGone(SwitchyardError, ConnectionResetError):
 
 
 class Unauthorized(SwitchyardError):
-    """The API key is missing or not valid. One text for all reasons: others would reveal keys."""
+    """The API key is missing or not valid. All reasons have the same text, because different texts
+    would reveal keys.
+    """
 
     def __init__(self) -> None:
         super().__init__("the API key is missing or not valid")
@@ -57,7 +59,7 @@ class NotPermitted(SwitchyardError):
 
 
 class LimitReached(SwitchyardError):
-    """A limit of the API key or the address is reached. `retry_after`: seconds."""
+    """The API key or the address has reached a limit. `retry_after`: seconds."""
 
     def __init__(self, message: str, retry_after: float, code: str = "rate_limit_exceeded") -> None:
         super().__init__(message)

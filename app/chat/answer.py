@@ -9,7 +9,7 @@ from switchyard.app.parts.parts import Part, Reasoning, ToolCall
 
 
 class Answer(Choice):
-    """Converts the events of one job into parts. It ends the job after the last allowed call."""
+    """Converts the events of one job into parts. Ends the job after the last allowed call."""
 
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True
@@ -40,7 +40,7 @@ class Answer(Choice):
     def finish_reason(self) -> str:
         """The engine's finish reason, or "tool_calls". Empty while the answer continues.
 
-        An answer that `end` ended is "cancelled" to the engine, and "tool_calls" here.
+        An answer that `end` ended is "cancelled" for the engine, and "tool_calls" here.
         """
         if self.finished is None:
             return ""
@@ -55,7 +55,7 @@ class Answer(Choice):
         self.parts += self.read(event)
 
     def read(self, event: engine.JobEvent) -> list[Part]:
-        """The parts that the event completes, for a stream, which doesn't `add` events."""
+        """The parts that the event completes. For streams, which don't `add` events."""
         parts: list[Part] = []
         match event:
             case engine.Chunk():

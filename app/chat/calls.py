@@ -16,7 +16,7 @@ def constraint(
     """The constraint for the tools of a request; None if it needs none. Raises InvalidJob.
 
     With a required call: calls only. With a `form`: calls, or an answer of that form. Otherwise
-    with a strict function: any text, with calls valid by their schemas.
+    with a strict function: any text, in which calls match their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
     if not functions:
@@ -60,8 +60,8 @@ def _schemas(
 ) -> Iterator[Schema]:
     """The schema of each function's arguments.
 
-    A function that isn't strict gets its schema only if the engine can enforce it, and compile it
-    in time with the others. Otherwise any object is valid.
+    A function that isn't strict gets its schema only if the engine can enforce it, and can compile
+    it together with the others in time. Otherwise any object is valid.
     """
     schemas = [f.schema_of_arguments for f in functions if f.strict or must_be_valid]
     weigh(SCHEMA * len(json.dumps(schemas)))

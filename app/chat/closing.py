@@ -8,8 +8,8 @@ _MAX_TOKENS = 64
 
 
 def closing_ids(template: ChatTemplate, tokenizer: engine.Tokenizer) -> tuple[int, ...]:
-    """The control token right after an answer, whatever the model's files name as its end. Empty
-    if there is none.
+    """The control token right after an answer, even if the model's files name another end token.
+    Empty if there is no such token.
     """
     messages = [{"role": "user", "content": "A question"}]
     messages += [{"role": "assistant", "content": _ANSWER}]

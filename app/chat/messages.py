@@ -104,7 +104,9 @@ class Message(Object):
                 return "".join(part.text for part in parts)
 
     def template_form(self) -> dict[str, Any]:
-        """The message for Hugging Face's chat templates: arguments are an object, not its text."""
+        """The message for Hugging Face's chat templates, with arguments as an object, not as
+        text.
+        """
         form: dict[str, Any] = {"role": self.role}
         form["content"] = None if self.content is None and self.tool_calls else self.text
         for name in ("name", "reasoning_content", "tool_call_id"):
@@ -126,7 +128,9 @@ class Message(Object):
 
 
 def _arguments(text: str) -> Any:
-    """The object in a JSON text. A text that is not an object was cut off, and stays as it is."""
+    """The object in a JSON text. A text that is not an object was cut off, and is returned
+    unchanged.
+    """
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -135,7 +139,9 @@ def _arguments(text: str) -> Any:
 
 
 def fault_of(message: Message) -> tuple[str, str] | None:
-    """The field that is wrong for the message's role, and the reason. None if all are right."""
+    """The first field that is wrong for the message's role, and the reason. None if all are
+    right.
+    """
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):
             if getattr(message, name):

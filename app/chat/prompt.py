@@ -90,8 +90,9 @@ class Prompts:
         return all(self._tags) and self._tags.start in self._template.source
 
     def max_calls(self, request: Chat) -> int | None:
-        """The most calls of an answer. One, unless the client asks for several, where the chat
-        template takes one a message: the model has learned no more.
+        """The maximum number of calls in an answer. If the chat template allows one call per
+        message, this is one, because the model was trained that way, unless the client requests
+        several.
         """
         offer = request.offer
         takes_two = self._template.chosen(has_tools=True).traits.takes_two_calls
@@ -100,7 +101,7 @@ class Prompts:
         return 1
 
     def _may_think(self, request: Chat, text: str) -> bool:
-        """Whether the model may open thoughts itself, after the prompt `text`."""
+        """Whether the model may begin thoughts itself, after the prompt `text`."""
         is_decided = text.rstrip().endswith(tuple(self._tags))
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
@@ -151,7 +152,7 @@ class Prompts:
     def render(self, request: Chat, max_tokens: int) -> str:
         """The text of the prompt, escaped for the tokenizer.
 
-        Raises InvalidJob. Raises PromptTooLong if the length alone shows, before the work, that it
+        Raises InvalidJob. Raises PromptTooLong before any work if the length alone shows that it
         has more than `max_tokens`.
         """
         self._model.tokenizer.check_length("".join(_texts(request)), max_tokens)
@@ -184,7 +185,9 @@ class Prompts:
     def _with_own_tags(
         self, template: ChatTemplate, messages: list[Message], continues: bool, escape: Escape
     ) -> list[Message]:
-        """The messages; the tags of the assistant's own thoughts stay tags where they count."""
+        """The messages, in which the tags of the assistant's own thoughts remain tags where that
+        matters.
+        """
         if not all(self._tags):
             return messages
         tags, source = self._tags, template.source
@@ -201,7 +204,7 @@ class Prompts:
         tools: list[dict[str, Any]],
         escape: Escape,
     ) -> tuple[list[Message], list[dict[str, Any]]]:
-        """The conversation with all that the template doesn't write itself as text in messages."""
+        """The conversation, with everything that the template doesn't write as text in messages."""
         traits, format = template.traits, self._format(template)
         is_known = format is not None
         format = format or GENERIC
@@ -214,13 +217,13 @@ class Prompts:
         return messages, tools
 
     def _format(self, template: ChatTemplate) -> CallFormat | None:
-        """The format of calls that the template asks the model for; None if it is unknown."""
+        """The format of calls that the template shows the model; None if it is unknown."""
         return self._set_format or template.traits.format
 
     def _with_thoughts(self, text: str) -> str:
-        """The prompt, ending inside thoughts: else their forced end could hit an answer without.
-
-        Raises InvalidJob if the template knows no thoughts, or closes them in the prompt.
+        """The prompt, ending inside thoughts. Otherwise the forced end of thoughts could occur in
+        an answer without thoughts. Raises InvalidJob if the template has no thoughts, or closes
+        them in the prompt.
         """
         tags = self._tags
         if not self.has_thoughts:
@@ -236,8 +239,8 @@ class Prompts:
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
     """The template's variables from the request.
 
-    Switches of thinking without effect are noted for `X-Switchyard-Ignored`. Raises InvalidJob for
-    any other variable without effect.
+    Switches for thinking that have no effect are noted for `X-Switchyard-Ignored`. Raises
+    InvalidJob for any other variable without effect.
     """
     variables = dict(request.chat_template_kwargs)
     for name in HOW_TO_THINK & variables.keys() - template.variables:

@@ -1,4 +1,6 @@
-"""The parameters of a chat request, in OpenAI's shape. Other chat formats are converted to it."""
+"""The parameters of a chat request, in OpenAI's form. Requests of other chat formats are converted
+to it.
+"""
 
 import functools
 from typing import Any, ClassVar, Literal
@@ -173,7 +175,7 @@ class Chat(Scored, HowToThink):
 
     @property
     def wants_parallel_calls(self) -> bool:
-        """Whether the client asks for several calls, rather than leaves it open."""
+        """Whether the client explicitly requests several calls."""
         return self.parallel_tool_calls and "parallel_tool_calls" in self.model_fields_set
 
     @property

@@ -59,8 +59,8 @@ class _State(threading.local):
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A jinja2 environment with limits. Any thread may render; threads share no state.
 
-    It checks the time at calls and in loops, since a template without both ends by itself. It
-    checks the size of each list, and of each result of operators, filters and calls.
+    It checks the time at calls and in loops, since a template without either ends by itself. It
+    also checks the size of each list, and of each result of an operator, filter or call.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -119,7 +119,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super()._generate(_Watch().visit(source), *args, **options)
 
     def _watched(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items of a loop, with a check of the clock at each turn."""
+        """The items of a loop. Checks the clock at each of them."""
         for item in items:
             self._look()
             yield item
@@ -144,7 +144,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return value
 
     def _joined(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The sum. If a list grows item by item, only what is new is measured."""
+        """The sum. If a list grows item by item, only the new items are measured."""
         last, size = self._state.joined
         size = (size if left is last else _size(left)) + _size(right)
         _check_length(size // _ITEM, MAX_ITEMS)
@@ -163,7 +163,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """A namespace whose text leaves out its values: they may be nested without end."""
+    """A namespace whose text omits its values, because they may be nested infinitely."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -208,9 +208,8 @@ def _limit(value: Any) -> int:
 
 
 def _size(value: Any) -> int:
-    """About how many characters the value has as a text, however its lists share their items.
-
-    The depth of an item counts, since JSON is indented by it. Ends soon after MAX_LENGTH.
+    """The approximate length of the value as text, in characters, even if its lists share items.
+    Includes the depth of items, by which JSON is indented. Stops soon after MAX_LENGTH.
     """
     size, weight = 0, _ITEM
     level: list[Iterable[Any]] = [(value,)]

@@ -53,8 +53,8 @@ class ChatTemplate:
     """Renders prompts, with the functions that `apply_chat_template` offers a template."""
 
     def __init__(self, model_dir: engine.ModelDir, name: str = "default") -> None:
-        """The template of that name. A broken one is not an error here: completions need none.
-        `render` reports it.
+        """The template of that name. A broken template is not an error here, because completions
+        don't need one. `render` reports it.
         """
         found = model_dir.chat_templates.get(name)
         self.source = "" if found is None else found.text
@@ -86,13 +86,12 @@ class ChatTemplate:
         self.fault = self.fault or (self._for_tools.fault if self._for_tools is not self else None)
 
     def chosen(self, has_tools: bool) -> "ChatTemplate":
-        """The template for a request: a model may have another one for tools."""
+        """The template for a request. A model may have a separate one for tools."""
         return self._for_tools if has_tools else self
 
     def check_variables(self, names: Iterable[str], param: str) -> None:
         """Raises engine.InvalidJob for variables that are reserved, or that the template ignores.
-
-        `param`: the parameter that gives them.
+        `param`: the parameter with the variables.
         """
         for name in names:
             if name in _OWN:
@@ -187,7 +186,7 @@ def _environment() -> Sandbox:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks text for training: here without effect."""
+    """`{% generation %}…{% endgeneration %}` marks text for training, which has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012  # the base class has it so
 
@@ -203,7 +202,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter `tojson` as Hugging Face has it. jinja2's own escapes for HTML."""
+    """The filter `tojson` as in Hugging Face's templates. jinja2's own filter escapes for HTML."""
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""Parameters of how a model thinks, which all chats take, whatever their wire format. Pure."""
+"""Parameters for a model's thinking, which chats of all wire formats accept. Pure."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -43,19 +43,18 @@ class HowToThink(Parameters):
 
     @property
     def thinking_given(self) -> dict[str, Any]:
-        """Those of these parameters that the client gives."""
+        """The parameters for thinking that the client sets."""
         given = HowToThink.model_fields.keys() & self.model_fields_set
         return {name: getattr(self, name) for name in given}
 
     @property
     def said_names(self) -> dict[str, str]:
-        """The client's names of those, and of the form, where it gives them."""
+        """The names that the client used for those and for `response_format`."""
         return {name: self._said[name] for name in _NAMED if name in self._said}
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-        """`nested`, values that the format has at other `places`, or the client's own of that name.
-
-        Raises BadRequest, which names both, where they differ.
+        """`nested`: values that the format has at other `places`. Returns them, or the client's own
+        of the same names. Raises BadRequest, which names both, if they differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():
@@ -67,7 +66,7 @@ class HowToThink(Parameters):
         return {**nested, **own}
 
     def said_as(self, request: "HowToThink") -> Self:
-        """This request, with the names by which the client gave these parameters in another."""
+        """This request, with the names that the client used for these parameters in `request`."""
         given = _NAMED & request.model_fields_set
         self._said.update({name: request._said.get(name, name) for name in given})
         return self

@@ -1,4 +1,4 @@
-"""The JSON schema of a tool's arguments, whose types are checked. Pure."""
+"""The JSON schema of a tool's arguments, with a check of its types. Pure."""
 
 import json
 from collections.abc import Iterator

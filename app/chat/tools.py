@@ -17,7 +17,9 @@ NAME = "Letters, digits, `_`, `.`, `-`; also `:`, `/`, `@`, for which models are
 
 
 def shown_name(name: str) -> str:
-    """The name of a tool as the model sees it: call formats take no `:`, `/` or `@` in a name."""
+    """The name of a tool as the model sees it. Call formats don't allow `:`, `/` or `@` in a
+    name.
+    """
     return name.translate(_SHOWN)
 
 

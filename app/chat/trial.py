@@ -1,4 +1,4 @@
-"""Opens engines whose chat templates are tried, too, before this process reads the directory."""
+"""Opens engines, and tries their chat templates too, before this process reads the directory."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ def open_tried(config: engine.ModelConfig) -> engine.Engine:
 
 
 def try_all(served: Iterable[engine.Served]) -> dict[str, engine.ModelError]:
-    """The errors of all directories that don't pass. It takes one process for all of them."""
+    """The errors of all directories that fail. Tries all of them in one process."""
     paths = [path for one in served for path in one.config.directories]
     return engine.try_directories(paths, READERS)
 

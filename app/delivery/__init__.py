@@ -1,1 +1,1 @@
-"""Delivery: the events of a request become bytes on its socket. Request threads and the sender."""
+"""Turns the events of a request into bytes on its socket. Request threads and the sender."""

@@ -93,8 +93,8 @@ class Answers:
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
         """A streamed response, which continues until the jobs have ended.
 
-        Waits for the first frame, so that a job that fails at once has its own status. It
-        waits for one heartbeat at most: by then the client must see that it is served. Raises the
+        Waits for the first frame, so that a job that fails at once has its own status. It waits for
+        one heartbeat at most, because by then the client must see that it is served. Raises the
         job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
@@ -135,10 +135,9 @@ class Answers:
         return view() if key is None else self._answer_once(key, view)
 
     def _begin(self, submitted: Submitted, writer: Writer, keep: float) -> flask.Response:
-        """The response to the current request from jobs of its own.
-
-        The transcript is kept for `keep` seconds, with an Idempotency-Key for as long as the
-        setting says. Raises any error before the first frame.
+        """The response to the current request, from its own jobs. The transcript is kept for `keep`
+        seconds, or with an Idempotency-Key as long as the setting says. Raises any error before the
+        first frame.
         """
         claim: Claim | None = flask.request.environ.get(CLAIM)
         if claim is not None:
@@ -227,7 +226,7 @@ class Answers:
                 return self._respond(self._output(claim.transcript), claim.transcript.writer)
 
     def _join(self, transcript: KeptTranscript, num_idle: int = 0) -> bool:
-        """`num_idle`: request threads beyond the reserve that it may hold, with others."""
+        """`num_idle`: how many request threads beyond the reserve it and others may hold."""
         return self.transcripts.join(transcript, self._settings.reserve_threads // 2 + num_idle)
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:

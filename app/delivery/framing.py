@@ -1,6 +1,6 @@
 """Framing of streams: bodies become frames. Request threads and the sender.
 
-Three framings, by the Accept header: server-sent events, JSON lines, bare text.
+The Accept header chooses among three framings: server-sent events, JSON lines, bare text.
 """
 
 import time
@@ -59,7 +59,7 @@ def media_types(body: Any) -> dict[str, Any]:
 def choose_framing(accept: MIMEAccept) -> Framing:
     """Server-sent events, unless the Accept header ranks another framing above them and JSON.
 
-    Many clients send `application/json, text/plain, */*` by default, and mean no preference.
+    Many clients send `application/json, text/plain, */*` by default, without meaning a preference.
     """
     best = max(JSON_LINES, PLAIN_TEXT, key=lambda framing: accept.quality(framing.mimetype))
     if accept.quality(best.mimetype) > max(
@@ -136,7 +136,7 @@ class StreamWriter:
         return self._number([failed, self._framing.end])
 
     def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        """The frames of texts, if each has a mould; else none."""
+        """The frames of the texts, if each has a mould; otherwise nothing."""
         frames = []
         for event in events:
             if event.identifier != self._job:

@@ -1,4 +1,6 @@
-"""One client's end of an answer: the bytes to send, and when. Used by the thread that writes."""
+"""One client's end of an answer, which says what to send and when. Used by the thread that
+writes.
+"""
 
 import math
 import time
@@ -50,12 +52,12 @@ class Output:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has text: from now on its thread waits only for more text."""
+        """Whether the answer has text. From then on its thread waits only for more text."""
         return self._transcript.has_begun
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that were generated and not yet written. Any thread."""
+        """The number of tokens that are generated but not yet written. Any thread."""
         return self._transcript.num_behind
 
     @property
@@ -80,9 +82,8 @@ class Output:
         return b"".join(frames)
 
     def wait_first(self) -> None:
-        """Waits for the first frames, or the end, for one heartbeat at most.
-
-        Raises any error before the first frame: the response then has the error's status.
+        """Waits for the first frames, or the end, for one heartbeat at most. Raises any error
+        before the first frame, so that the response gets the error's status.
         """
         deadline = time.monotonic() + self._heartbeat
         while True:
@@ -100,7 +101,7 @@ class Output:
     def take(self, now: float) -> bytes | None:
         """The next piece to write: all frames so far, a comment, or a heartbeat.
 
-        Empty: send the head of the response only. None: nothing is due, or the stream is over.
+        Empty: send only the head of the response. None: nothing is due, or the stream has ended.
         """
         frames, self._frames = self._frames, ()
         writer = self._transcript.writer
@@ -131,7 +132,9 @@ class Output:
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """As `_wait`, while the response has no status: also raises any error before a frame."""
+        """As `_wait`, but while the response has no status. Also raises any error before the first
+        frame.
+        """
         frames = self._wait(timeout)
         if self._transcript.error is not None and self._transcript.has_nothing_but_error:
             raise self._transcript.error.with_traceback(None)

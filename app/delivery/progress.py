@@ -14,7 +14,7 @@ from switchyard.app.delivery.render import Body, Render, Wrapped
 
 
 class PromptProgress(TypedDict):
-    """Progress by the names of llama.cpp, and `place` in the queue."""
+    """Progress, under the names of llama.cpp, and the `place` in the queue."""
 
     total: int
     cache: int
@@ -24,7 +24,7 @@ class PromptProgress(TypedDict):
 
 
 def tell(event: engine.JobEvent) -> str | None:
-    """The progress that an event reports, in a few words. None for any other event."""
+    """The progress that an event reports, in a few words. None for other events."""
     match event:
         case engine.Queued():
             return f"queued {event.place}"
@@ -42,7 +42,7 @@ class WithProgress(Wrapped):
         identifiers: Sequence[str],
         empty: Callable[[int], dict[str, Any]],
     ) -> None:
-        """`empty`: makes a body without text for the choice of an index."""
+        """`empty`: makes a body without text, for the choice with an index."""
         super().__init__(render)
         self._index = {identifier: i for i, identifier in enumerate(identifiers)}
         self._empty = empty

@@ -25,9 +25,8 @@ Deadlines = dict[str, tuple[float, float]]
 def deadlines(
     queue: float, first_token: float, total: float, since: float | None = None
 ) -> Deadlines:
-    """The deadlines of one request. Limits in seconds, 0 for none.
-
-    `since`: their beginning by the monotonic clock; None: now.
+    """The deadlines of one request. Limits are in seconds; 0 means none. `since`: when they begin,
+    by the monotonic clock; None: now.
     """
     if since is None:
         since = time.monotonic()
@@ -109,14 +108,14 @@ class Reader:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that were generated and not taken. Any thread."""
+        """The number of tokens that are generated but not taken. Any thread."""
         return self._stream.num_behind
 
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
         """Waits for events, at most `timeout` seconds, and at most until the next deadline.
 
-        A deadline that ends the wait raises TimedOut in the next call. Events that came before a
-        late call are taken first.
+        If a deadline ends the wait, the next call raises TimedOut. Events that came before a late
+        call are returned first.
         """
         now = time.monotonic()
         if now >= self._next_deadline:
@@ -168,14 +167,14 @@ class Reader:
                     logger.warning("%s: %s", self._name, event.error)
 
     def _meet(self, *codes: str) -> None:
-        """Drops these deadlines. The first choice that meets one meets it for the request."""
+        """Drops these deadlines. If one choice meets a deadline, the request has met it."""
         if not self._deadlines.keys().isdisjoint(codes):
             left = self._deadlines.items()
             self._deadlines = {code: limit for code, limit in left if code not in codes}
             self._next_deadline = next_of(self._deadlines)
 
     def _check_deadlines(self, now: float) -> None:
-        """Raises TimedOut, but leaves a late reader one take of what has arrived meanwhile."""
+        """Raises TimedOut, but first lets a late reader take once what has arrived meanwhile."""
         if self._late < self._next_deadline and self._stream.has_events:
             self._late = now
             return

@@ -14,23 +14,25 @@ TextBody = Callable[[str], dict[str, Any]]
 
 
 class Render(Protocol):
-    """Makes a wire format's bodies of one answer: of a stream by calls, or whole by `add`."""
+    """Makes the bodies of one answer in a wire format: for a stream by calls, for a whole answer by
+    `add`.
+    """
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]:
-        """The bodies of some events of a stream.
-
-        Without events: bodies that show a waiting client that it is served.
+        """The bodies of some events of a stream. Without events, bodies that show a waiting client
+        that it is being served.
         """
 
     def text_body(self, identifier: str) -> TextBody | None:
-        """A function that makes the body of a further text of this job; None while there is none.
+        """A function that makes the body for further text of this job; None if there is no such
+        function yet.
 
         A render returns one as soon as each chunk of the job makes exactly one body, which depends
         on the chunk's text alone. The render may not get these chunks any more.
         """
 
     def failed(self, error: Exception) -> Iterable[Body]:
-        """The last bodies of a stream that has begun and failed."""
+        """The last bodies of a stream that fails after it has begun."""
 
     def add(self, events: Sequence[engine.JobEvent]) -> None:
         """Takes events of an answer that isn't streamed."""
@@ -59,7 +61,9 @@ class Wrapped:
 
 
 def begins(events: Sequence[engine.JobEvent]) -> bool:
-    """Whether these events begin the stream. Until then a failure has its own status."""
+    """Whether these events begin the stream. Before that, a failure sets the status of the
+    response.
+    """
     return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 
 

@@ -34,7 +34,7 @@ class Feed(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more comes. One more piece may be left to `take`."""
+        """Whether nothing more will come. One more piece may be left to `take`."""
 
     @property
     def has_begun(self) -> bool:
@@ -42,7 +42,7 @@ class Feed(Protocol):
 
     @property
     def patience(self) -> float:
-        """Seconds until a piece may be due without news."""
+        """Seconds until a piece may be due even without news."""
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Lets `wake` be called when there may be news. It must not block."""
@@ -51,7 +51,7 @@ class Feed(Protocol):
         """Waits for news, for `patience` at most. Raises ClientGone."""
 
     def take(self, now: float) -> bytes | None:
-        """The next piece. Empty: send the head of the response only. None: nothing is due."""
+        """The next piece. Empty: send only the head of the response. None: nothing is due."""
 
     def take_now(self, now: float) -> bytes:
         """The news as one piece, once it `has_begun`. Never waits, nor looks at the client."""
@@ -102,7 +102,8 @@ class Outlet:
         self.ended.set()
 
     def write(self, now: float) -> bool:
-        """Writes the next bytes, as far as the socket takes them. Returns whether it has ended.
+        """Writes the next bytes, as many as the socket accepts. Returns whether the stream has
+        ended.
 
         Never waits. While the socket is full, new frames stay in the output. Raises ClientGone.
         """
@@ -137,9 +138,9 @@ class Outlet:
             self.next_turn = min(now + RETRY, self._next_look)
 
     def _look(self, now: float) -> None:
-        """Checks the client. Resets its connection if it acknowledged nothing for `send_timeout`.
-
-        The socket's buffer holds megabytes, so room in it does not show that the client reads.
+        """Checks the client. Resets its connection if it has acknowledged nothing for
+        `send_timeout`. The socket's buffer holds megabytes, so free room in it doesn't show that
+        the client reads.
         """
         self._next_look = now + LOOK
         self._client.check()
@@ -219,7 +220,7 @@ class Sender:
                 outlet.end()
 
     def _receive(self, timeout: float) -> list[Outlet]:
-        """New outlets. Waits for an outlet or for news, at most `timeout` seconds."""
+        """Returns new outlets. Waits for an outlet or for news, at most `timeout` seconds."""
         outlets = []
         try:
             item = self._inbox.get(timeout=max(timeout, 0))
@@ -231,7 +232,7 @@ class Sender:
             return outlets
 
     def _write(self, outlet: Outlet, now: float) -> bool:
-        """Writes to one outlet. Whether it has ended; an error ends only this outlet."""
+        """Writes to one outlet. Returns whether it has ended; an error ends only this outlet."""
         try:
             return outlet.write(now)
         except Exception as error:
@@ -240,9 +241,8 @@ class Sender:
 
 
 class Streamed(flask.Response):
-    """A streamed response. After the first text the sender writes it.
-
-    That needs gunicorn's plain socket: no TLS, and no middleware that changes the body.
+    """A streamed response, which the sender writes after the first text. This needs gunicorn's
+    plain socket, without TLS, and no middleware that changes the body.
     """
 
     def __init__(self, output: Feed, sender: Sender, send_timeout: float, mimetype: str) -> None:

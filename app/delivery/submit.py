@@ -114,7 +114,7 @@ def leave() -> Place | None:
 
 @contextlib.contextmanager
 def names_of(request: Named) -> Iterator[None]:
-    """Errors raised inside name a parameter as the client does."""
+    """Errors raised inside use the client's name of a parameter."""
     try:
         yield
     except engine.Rejected as error:
@@ -202,9 +202,9 @@ def max_new_tokens(
 ) -> int:
     """The limit of new tokens for a prompt of `prompt_tokens`.
 
-    The request's own limit, clamped to the context if the setting allows; the answer then names the
-    parameter. Without one the default. `most`: the API key's limit.
-    Raises PromptTooLong, or BadRequest.
+    This is the request's own limit, reduced to the context if the setting allows (the answer then
+    names the parameter), or else the default. `most`: the API key's limit. Raises PromptTooLong, or
+    BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
@@ -285,8 +285,7 @@ def _whose(has_keys: bool) -> tuple[str, str]:
 
 
 def environ() -> Mapping[str, Any]:
-    """The environ of the current request.
-
-    Empty for a thread of the host application, which has no request and no client.
+    """The environ of the current request. Empty on a thread of the host application that has no
+    request and no client.
     """
     return flask.request.environ if flask.has_request_context() else {}

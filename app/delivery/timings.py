@@ -30,11 +30,12 @@ class TimingsBody(TypedDict):
 
 
 def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
-    """The timings of a request: of each stage the longest job's time, and the tokens of all jobs.
+    """The timings of a request: for each stage the time of the longest job, and the tokens of all
+    jobs.
 
-    `finished` has `num_jobs` jobs of the first prompt, then of the next. A job's first token counts
-    to the prefill, so the decoding rate is that of the others. Without tokens or time a rate is 0,
-    as in llama.cpp.
+    `finished` has `num_jobs` jobs of the first prompt, then of the next. A job's first token
+    belongs to the prefill, so the decoding rate is that of the other tokens. Without tokens or time
+    a rate is 0, as in llama.cpp.
     """
     prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
     decoded_tokens = sum(max(f.new_tokens - 1, 0) for f in finished)
@@ -106,7 +107,7 @@ class _Running:
 
 
 class WithRunningTimings(Wrapped):
-    """Adds to each body with new tokens the timings of its choice until then."""
+    """Adds the timings of its choice so far to each body with new tokens."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
         """`lengths`: the tokens of each job's prompt."""

@@ -1,4 +1,6 @@
-"""Transcripts: an answer as frames, for one client or several. Request threads and the sender."""
+"""Transcripts, which hold an answer as frames for one or several clients. Request threads and the
+sender.
+"""
 
 import math
 import threading
@@ -61,7 +63,7 @@ class Transcript(Reader):
         self._stream.poll(wake, alone=True)
 
     def is_read(self, position: int) -> bool:
-        """Whether no frame is left for a client that has taken `position` frames."""
+        """Whether there is no further frame for a client that has taken `position` frames."""
         return self.is_finished and not self._frames
 
     def take(self, position: int, timeout: float) -> list[bytes]:
@@ -92,7 +94,7 @@ class Transcript(Reader):
         return frames
 
     def leave(self) -> None:
-        """Ends the reading of a client that takes no more, and cancels unfinished jobs."""
+        """Called when a client stops reading. Cancels unfinished jobs."""
         self.is_finished = True
         self.close()
 
@@ -185,14 +187,16 @@ class KeptTranscript(Transcript):
         return self.is_finished and position >= len(self._frames)
 
     def is_over(self, now: float) -> bool:
-        """Whether no client can read it any more, so that it can be dropped."""
+        """Whether clients can no longer read it, so that it can be dropped."""
         with self._changed:
             if self._num_readers or not self.is_finished:
                 return False
             return self._is_abandoned or now >= self._last_left + self._keep
 
     def join(self) -> bool:
-        """Adds a reader, until `leave`. False if the transcript was given up already."""
+        """Adds a reader, until `leave`. Returns False if the transcript has already been given
+        up.
+        """
         with self._changed:
             self._num_readers += not self._is_abandoned
             return not self._is_abandoned

@@ -29,7 +29,9 @@ class Claim:
 
     @property
     def is_void(self) -> bool:
-        """Whether the next request with the key is the first again: an error is not an answer."""
+        """Whether the next request with the key counts as the first again, because an error is not
+        an answer.
+        """
         if self.transcript is None:
             return self.settled.is_set()
         return self.transcript.error is not None or self.transcript.is_over(time.monotonic())
@@ -92,10 +94,9 @@ class Transcripts:
         claim.settled.set()
 
     def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
-        """Adds a reader to a transcript. False if the transcript was given up already.
-
-        `max_extra`: most readers in all beyond the first of each answer, since each holds a request
-        thread. Raises engine.Full above it.
+        """Adds a reader to a transcript. Returns False if the transcript has already been given up.
+        `max_extra`: how many readers there may be beyond the first of each answer, since each holds
+        a request thread. Raises engine.Full above it.
         """
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())

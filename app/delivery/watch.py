@@ -1,4 +1,4 @@
-"""Waits that also check the client, several times a second. Request threads and the sender."""
+"""Waiting with checks of the client, several times a second. Request threads and the sender."""
 
 import math
 import time
@@ -20,8 +20,8 @@ class WatchedClient(Client):
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")
 
     def __init__(self, environ: Mapping[str, Any], serves_half_closed: bool) -> None:
-        """`serves_half_closed`: a half-closed client is served, since a write will tell whether it
-        has left. Without such writes it counts as gone.
+        """`serves_half_closed`: serve a half-closed client, since a write will tell whether it has
+        left. Without such writes it counts as gone.
         """
         super().__init__(environ)
         self._serves_half_closed = serves_half_closed
@@ -30,7 +30,7 @@ class WatchedClient(Client):
 
     @property
     def is_half_closed(self) -> bool:
-        """Whether the client may have left: only a write shows it."""
+        """Whether the client may have left, which only a write can show."""
         return self._presence == "half-closed"
 
     def check(self) -> None:
@@ -58,7 +58,7 @@ class WatchedClient(Client):
                 return items
 
     def _check(self, now: float) -> bool:
-        """Checks the client. Whether it has become half-closed since the last check."""
+        """Checks the client. Returns whether it has become half-closed since the last check."""
         before, self._presence = self._presence, self.look()
         if self._presence == "gone" or (self.is_half_closed and not self._serves_half_closed):
             raise ClientGone

@@ -1,1 +1,1 @@
-"""What a model's chat template can do, and what is done for a conversation where it can't."""
+"""What a model's chat template can do, and how conversations are adapted to what it can't."""

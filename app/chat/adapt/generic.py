@@ -1,5 +1,5 @@
-"""Tools, calls and results in the text of a conversation, for a model whose chat template doesn't
-write them. Pure.
+"""Writes tools, calls and results into the text of a conversation, for models whose chat template
+doesn't. Pure.
 """
 
 import json
@@ -22,7 +22,7 @@ Escape = Callable[[str], str]
 
 
 class Escaped(str):
-    """A text whose user's parts are escaped. The tags in it count."""
+    """A text in which the user's parts are escaped, so that tags in it are real."""
 
     __slots__ = ()
 
@@ -30,12 +30,12 @@ class Escaped(str):
 def with_calls_as_text(
     messages: Sequence[Message], format: CallFormat, escape: Escape
 ) -> list[Message]:
-    """The same conversation with calls in the text of the assistant, in the model's format."""
+    """The same conversation, with calls in the assistant's text, in the model's format."""
     return [_with_calls_as_text(message, format, escape) for message in messages]
 
 
 def with_results_as_text(messages: Sequence[Message], escape: Escape) -> list[Message]:
-    """The same conversation with the results of calls in texts of the user."""
+    """The same conversation, with the results of calls in the user's texts."""
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":
@@ -67,7 +67,7 @@ def with_offer(
 
 
 def arguments_text(arguments: Any) -> str:
-    """The JSON text of a call's arguments. Arguments that were cut off are text already."""
+    """The JSON text of a call's arguments. Arguments that were cut off are already text."""
     if isinstance(arguments, str):
         return arguments
     return json.dumps(arguments, ensure_ascii=False)

@@ -1,4 +1,6 @@
-"""A conversation as a chat template takes it: who speaks when, calls, identifiers. Pure."""
+"""Arranges a conversation as a chat template accepts it: the order of roles, calls, identifiers.
+Pure.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +9,7 @@ from switchyard.app.chat.adapt.traits import Traits
 
 
 def arranged(messages: Sequence[Message], traits: Traits) -> list[Message]:
-    """The messages with nothing left out, in the order and form that the template takes."""
+    """All messages, in the order and form that the template accepts."""
     found = list(messages)
     if not traits.takes_two_calls:
         found = list(_one_by_one(found))
@@ -19,7 +21,9 @@ def arranged(messages: Sequence[Message], traits: Traits) -> list[Message]:
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
-    """Each message of several calls as messages of one call, each before its result."""
+    """Splits each message with several calls into messages with one call, each followed by its
+    result.
+    """
     i = 0
     while i < len(messages):
         message = messages[i]
@@ -42,7 +46,7 @@ def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
-    """The text of the system begins the next message of the user."""
+    """Puts the system's text at the beginning of the user's next message."""
     found: list[Message] = []
     texts: list[str] = []
     for message in messages:
@@ -59,9 +63,9 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _alternating(messages: Sequence[Message]) -> list[Message]:
-    """User and assistant in turn, the user first. Messages with calls, and results, don't count.
-
-    Messages of one role in a row become one. Elsewhere an empty message stands between two.
+    """Makes user and assistant alternate, beginning with the user. Messages with calls, and
+    results, don't count. Consecutive messages of one role are joined; where they can't be, an empty
+    message is put between them.
     """
     found: list[Message] = []
     wanted = "user"

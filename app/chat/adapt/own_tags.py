@@ -1,4 +1,6 @@
-"""Tags of thoughts in the assistant's own messages, which a chat template must still find."""
+"""Keeps the tags of thoughts in the assistant's own messages, where a chat template must find
+them.
+"""
 
 import re
 
@@ -7,15 +9,13 @@ from switchyard.app.parts.parser import Tags
 
 
 def escape_once(escape: Escape) -> Escape:
-    """As `escape`, but a text that is escaped already stays as it is."""
+    """As `escape`, but leaves a text unchanged that is already escaped."""
     return lambda text: text if isinstance(text, Escaped) else escape(text)
 
 
 def keep_tags(message: Message, tags: Tags, template: str, escape: Escape) -> Message:
-    """A message of the assistant whose thoughts the template takes out by splitting at their tags:
-    these tags stay as they are, and the template drops them.
-
-    Other tags are plain text, as in any message.
+    """A message of the assistant. The template removes its thoughts by splitting at their tags, so
+    these tags aren't escaped. Other tags are plain text, as in any message.
     """
     splits = re.search(rf"split\(\s*['\"]{re.escape(tags.end)}['\"]", template)
     content = message.get("content") or ""
@@ -27,7 +27,9 @@ def keep_tags(message: Message, tags: Tags, template: str, escape: Escape) -> Me
 
 
 def keep_begun(message: Message, tags: Tags, escape: Escape) -> Message:
-    """A message that the answer continues, and that begins with thoughts: their tags count."""
+    """A message that begins with thoughts and that the answer continues. The tags of the thoughts
+    are real.
+    """
     content = message.get("content") or ""
     space, start, rest = content.partition(tags.start)
     if not start or space.strip() or isinstance(content, Escaped):

@@ -1,4 +1,6 @@
-"""Finds what a chat template takes, and how it writes calls, by rendering small conversations."""
+"""Finds out what a chat template accepts, and how it writes calls, by rendering small
+conversations.
+"""
 
 import itertools
 import re
@@ -24,10 +26,10 @@ _NAMES = ("find_it", "take_it")
 
 
 def probe(render: Render, source: str) -> tuple[Traits, str | None]:
-    """The traits of a template, and why it can render no conversation, if so.
+    """The traits of a template, and the reason if it can't render any conversation.
 
-    `render` renders messages, and may raise anything. `source`: the template's, for calls that it
-    doesn't write itself.
+    `render` renders messages, and may raise anything. `source`: the template's text, which shows a
+    format for calls that it doesn't write.
     """
     fault = _fault(render, [_USER])
     if isinstance(fault, TooMuch):  # further conversations would take as long
@@ -110,7 +112,9 @@ def _format(render: Render, traits: Traits) -> CallFormat | None:
 
 
 def _body(turn: str, head: str, tail: str) -> str | None:
-    """What stands between the beginning and the end of the assistant's turn. None: another turn."""
+    """The text between the beginning and the end of the assistant's turn. None if the turn
+    differs.
+    """
     head = head.rstrip()
     if not turn.startswith(head):
         return None
@@ -121,7 +125,7 @@ def _body(turn: str, head: str, tail: str) -> str | None:
 
 
 def _is_faithful(render: Render, traits: Traits, format: CallFormat) -> bool:
-    """Whether a call also is shown beside text, and in a second turn as in the first."""
+    """Whether a call is also shown beside text, and in a second turn as in the first."""
     call, result = _turn(traits, 1)
     beside = {**call, "content": _ANSWER["content"]}
     if not _shows(render, [_USER, beside, result], ["in a stack"]):

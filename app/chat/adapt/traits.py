@@ -1,4 +1,4 @@
-"""What a chat template takes. `probe` finds it. Pure."""
+"""What a chat template accepts, as `probe` finds it. Pure."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from switchyard.app.parts.call_formats import CallFormat
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a chat template takes. The defaults are those of one that takes everything."""
+    """What a chat template accepts. By default, everything."""
 
     no_content: str | None = None  # the content of a message of calls alone
     arguments_are_text: bool = False
@@ -49,7 +49,9 @@ class Traits:
         return {"arguments": arguments} if is_text and not self.takes_text else arguments
 
     def _identifier(self, identifier: str) -> str:
-        """Nine letters and digits, if the template wants these: other models' are longer."""
+        """Shortens identifiers to nine letters and digits if the template requires this; those of
+        other models are longer.
+        """
         is_short = len(identifier) == 9 and identifier.isascii() and identifier.isalnum()
         if is_short or not self.short_identifiers:
             return identifier

@@ -1,7 +1,8 @@
-"""Stored responses, which clients read again or continue by identifier. Any thread.
+"""Stored responses, which clients can read again or continue by identifier. Any thread.
 
-Kept transcripts (`delivery.transcripts`) hold frames that still grow, for readers that come and go.
-What is stored here has ended, and shares memory with what continues it, so it has its own bounds.
+Kept transcripts (`delivery.transcripts`) hold frames of running answers, for readers that come and
+go. Stored responses have ended, and share memory with those that continue them, so they have their
+own limits.
 """
 
 import threading
@@ -17,7 +18,7 @@ class StoredTurns:
     def __init__(
         self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Keeps turns for `seconds`, of `max_bytes` together. Nothing, if one of them is 0."""
+        """Keeps turns for `seconds`, at most `max_bytes` of them. If either is 0, keeps nothing."""
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._clock = clock
@@ -57,9 +58,8 @@ class StoredTurns:
         return turn if turn is not None and turn.owner == owner else None
 
     def remove(self, identifier: str, owner: str) -> bool:
-        """Forgets a turn of this owner. False if there is none.
-
-        Its text is kept as long as a turn that continues it.
+        """Forgets a turn of this owner. Returns False if there is none. Its text is kept as long as
+        a turn that continues it.
         """
         with self._lock:
             self._forget_old()

@@ -38,7 +38,7 @@ class Turn:
         return OVERHEAD + len(self.body) + sum(map(len, self.messages))
 
     def conversation(self) -> list[dict[str, Any]]:
-        """All messages until now, as those of a chat. Takes time linear in `length`."""
+        """All messages so far, as in a chat. Takes time linear in `length`."""
         return [
             message
             for turn in reversed(list(self._turns()))
