@@ -1,12 +1,17 @@
 """What Ollama's clients ask of models, and in which order, over a scripted backend."""
 
+import json
+import pathlib
+
 import pytest
 
 from switchyard.app.formats.ollama.keep import seconds
-from tests.app.test_ollama import CHAT, GENERATE, WEATHER, lines
+from tests.app.test_ollama import CHAT, GENERATE, lines
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
+
+SEQUENCES = pathlib.Path(__file__).parent / "bodies" / "ollama"  # each says its source and date
 
 
 @pytest.mark.parameter("keep_alive")
@@ -64,66 +69,17 @@ def test_models_are_listed_and_shown(make_client):
     assert running["expires_at"] < "2100"
 
 
-# Bodies written from public documentation: what each program sends at its defaults.
-OPEN_WEBUI = [
-    ("GET", "/api/version", None),
-    ("GET", "/api/tags", None),
-    ("GET", "/api/ps", None),
-    (
-        "POST",
-        CHAT,
-        {
-            "model": "scripted:latest",
-            "messages": [{"role": "user", "content": "Hi", "images": []}],
-            "options": {"num_ctx": 4096, "temperature": 0.7, "repeat_last_n": 64},
-            "stream": True,
-        },
-    ),
-]
-HOME_ASSISTANT = [
-    ("GET", "/api/tags", None),
-    ("POST", "/api/show", {"model": "scripted"}),
-    (
-        "POST",
-        CHAT,
-        {
-            "model": "scripted",
-            "messages": [
-                {"role": "system", "content": "You are a voice assistant.", "images": None},
-                {"role": "user", "content": "Turn on the light", "images": None},
-            ],
-            "tools": [WEATHER],
-            "stream": True,
-            "think": False,
-            "format": None,
-            "options": {"num_ctx": 8192},
-            "keep_alive": "-1s",
-        },
-    ),
-]
-EDITOR = [
-    ("HEAD", "/", None),
-    ("POST", "/api/show", {"name": "scripted"}),
-    ("POST", GENERATE, {"model": "scripted", "keep_alive": 1800}),
-    (
-        "POST",
-        GENERATE,
-        {
-            "model": "scripted",
-            "prompt": "<fim_prefix>a = <fim_suffix>\n<fim_middle>",
-            "raw": True,
-            "options": {"temperature": 0.01, "num_predict": 5, "stop": ["\n\n"], "num_ctx": 4096},
-            "keep_alive": 1800,
-        },
-    ),
-]
-
-
-@pytest.mark.parametrize("sequence", [OPEN_WEBUI, HOME_ASSISTANT, EDITOR], ids=lambda s: s[0][1])
-def test_recorded_sequences_are_answered(make_client, sequence):
+@pytest.mark.parametrize("path", sorted(SEQUENCES.glob("*.json")), ids=lambda path: path.stem)
+def test_what_programs_ask_one_after_another_is_answered(make_client, path):
     client = make_client(ScriptedBackend(says("Yes.")))
-    for method, path, body in sequence:
-        response = client.open(path, method=method, json=body)
-        assert response.status_code == 200, (path, response.text)
-    *parts, last = lines(response)
-    assert last["done_reason"] == "stop" and parts
+    told = set()
+    for request in json.loads(path.read_text())["requests"]:
+        body = request.get("body")
+        name = {name: "scripted" for name in ("model", "name") if name in (body or {})}
+        body = body and {**body, **name}
+        response = client.open(request["path"], method=request["method"], json=body)
+        assert response.status_code == 200, (request, response.text)
+        if request["path"] in (CHAT, GENERATE):
+            assert "Yes." in response.text and '"done_reason":"stop"' in response.text
+        told |= set(response.headers.get("X-Switchyard-Ignored", "").split(",")) - {""}
+    assert told == {"num_ctx", "keep_alive"}
