@@ -242,6 +242,24 @@ def test_tokens_are_counted_of_whatever_a_message_takes(make_client):
         assert client.post(f"{URL}/count_tokens", json={**request, name: 1}).status_code == 400
 
 
+def test_tokens_are_counted_by_each_name_of_how_to_think(make_client, with_template):
+    template = "{% if enable_thinking is false %}Do not think.{% endif %}{{ reasoning_effort }}."
+    backend = ScriptedBackend()
+    client = make_client(backend, path=with_template(template))
+    lengths = []
+    for more in (
+        {},
+        *({name: {"enable_thinking": False}} for name in ("template_vars", "chat_template_kwargs")),
+        {"think": False, "reasoning_effort": "high"},
+    ):
+        counted = client.post(f"{URL}/count_tokens", json={"messages": USER, **more})
+        assert "X-Switchyard-Ignored" not in counted.headers
+        client.post(URL, json={**HELLO, "messages": USER, **more})
+        lengths.append(len(backend.enqueued[-1].prompt))
+        assert counted.json == {"input_tokens": lengths[-1]}
+    assert lengths[0] < lengths[1] == lengths[2] < lengths[3]
+
+
 def test_an_answer_continues_that_of_the_last_message(make_client):
     backend = ScriptedBackend(says("!"))
     client = make_client(backend)
