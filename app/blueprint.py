@@ -56,6 +56,9 @@ UNPREFIXED = (
 )
 
 
+OTHER_METHOD, OTHER_PATH = f"{BLUEPRINT}.other_method", f"{BLUEPRINT}.other_path"  # endpoints
+
+
 def install(
     app: flask.Flask,
     services: Services,
@@ -146,10 +149,9 @@ def refuse_other_methods(app: flask.Flask) -> None:
             raise werkzeug.routing.WebsocketMismatch
         raise werkzeug.exceptions.MethodNotAllowed(sorted(allowed[rule.rule]))
 
-    endpoint = f"{BLUEPRINT}.other_method"
-    app.view_functions[endpoint] = other_method
+    app.view_functions[OTHER_METHOD] = other_method
     for path in allowed:  # Flask's own way to add a rule knows no rule for any method
-        app.url_map.add(app.url_rule_class(path, methods=None, endpoint=endpoint))
+        app.url_map.add(app.url_rule_class(path, methods=None, endpoint=OTHER_METHOD))
 
 
 def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
@@ -161,9 +163,8 @@ def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
     def other_path(path: str) -> flask.Response:
         raise werkzeug.exceptions.NotFound
 
-    endpoint = f"{BLUEPRINT}.other_path"
-    app.view_functions[endpoint] = other_path
-    app.url_map.add(app.url_rule_class(f"{url_prefix}/<path:path>", None, endpoint=endpoint))
+    app.view_functions[OTHER_PATH] = other_path
+    app.url_map.add(app.url_rule_class(f"{url_prefix}/<path:path>", None, endpoint=OTHER_PATH))
 
 
 def open_models(

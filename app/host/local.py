@@ -11,7 +11,7 @@ from typing import Any
 import flask
 
 from switchyard import engine
-from switchyard.app.blueprint import open_services
+from switchyard.app.blueprint import OTHER_METHOD, OTHER_PATH, open_services
 from switchyard.app.chat.request import Chat
 from switchyard.app.chat.request import chat as parse_chat
 from switchyard.app.config import Settings
@@ -120,8 +120,12 @@ class Local:
             self.services.models = models or self._shared.models
 
     def before_request(self) -> None:
-        """Starts the models before a request of the API. A request that only reads starts none."""
+        """Starts the models before a request of the API. One that only reads, or that no route
+        accepts, starts none.
+        """
         TABLES.check_process()
+        if flask.request.endpoint in (OTHER_METHOD, OTHER_PATH):
+            return
         rule = flask.request.url_rule
         is_websocket = rule is not None and rule.websocket
         if flask.request.method not in READING or is_websocket:

@@ -80,6 +80,14 @@ def test_to_look_loads_nothing(make_host):
     assert not switchyard.models.get().is_started
 
 
+def test_what_is_counted_or_refused_loads_nothing(make_host):
+    app, switchyard = make_host(url_prefix="/llm")
+    assert switchyard.count("x") > 0
+    for path, status in (("/llm/no/such", 404), ("/llm/v1/models", 405)):
+        assert app.test_client().put(path).status_code == status
+    assert not switchyard.models.get().is_started
+
+
 def test_a_request_for_text_loads(make_host):
     app, switchyard = make_host()
     assert app.test_client().post("/v1/completions", json={"prompt": "x"}).status_code == 503
