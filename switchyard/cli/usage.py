@@ -73,7 +73,8 @@ def backup(file: str | None, target: str) -> None:
 def forget(file: str | None, name: str) -> None:
     """Delete all rows of the API key NAME, for good.
 
-    A key that is still in use gets new rows: remove it first.
+    A key that is still in use gets new rows: remove it first. While this rewrites a large file, a
+    running server keeps its entries, and counts that it can't write.
     """
     from switchyard.app.ledger import file as ledger_file
 
