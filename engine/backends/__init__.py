@@ -55,6 +55,7 @@ def _make_exl3(
         raise ModelError("EXL3 models need a CUDA device: the CPU backend serves only float16")
     from switchyard.engine.backends import exl3
 
+    exl3.check_machine(config)
     exl3.install()  # before exllamav2 or exllamav3 is imported
     from switchyard.engine.backends.exl2.backend import Exl2Backend
     from switchyard.engine.backends.exl3.config import read_config as read

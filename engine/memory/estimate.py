@@ -27,6 +27,7 @@ class Footprint:
     unpacked: tuple[int, ...] = ()  # of float16 copies of the modules' weights, where possible
     unpacked_fixed: int = 0  # work space with such copies
     products: int = 0  # work space of our own products
+    is_whole: bool = False  # one GPU has all of it
 
     @property
     def kv_size(self) -> int:
@@ -52,6 +53,10 @@ class Footprint:
         cache, if that is quantized.
         """
         return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
+
+    def whole(self, mode: CacheMode, tokens: int) -> int:
+        """Bytes of all of it on one GPU."""
+        return self.weights + self.cache(mode, tokens) + self.beside(mode, tokens)
 
 
 class Memory:
@@ -96,6 +101,10 @@ class Memory:
         for i, footprint in enumerate(self._footprints):
             if mode != "float16" and tokens * footprint.kv_size >= MAX_QUANTIZED:
                 return []
+            if footprint.is_whole:
+                size = footprint.whole(mode, tokens)
+                gpu = next((gpu for gpu, room in enumerate(self._room) if size <= room), None)
+                return [] if gpu is None else [size * (gpu == n) for n in range(len(used))]
             if self._config.tensor_parallel:
                 self._spread(used, footprint, mode, tokens)
                 continue
@@ -194,10 +203,12 @@ class Memory:
             for other in MODES
             if (largest := self.largest(other))
         ]
+        is_whole = len(self._free) > 1 and any(one.is_whole for one in self._footprints)
+        where = ", and one must hold all of an EXL3 model" if is_whole else ""
         return (
             f"no room for the model: {weights / GIB:.1f} GiB of weights, {cache / GIB:.1f} GiB of"
             f" cache ({mode}, {tokens} tokens) and {beside / GIB:.1f} GiB beside; {free} GiB of the"
-            f" GPUs are free, less a gpu_reserve of {self._config.gpu_reserve}. "
+            f" GPUs are free{where}, less a gpu_reserve of {self._config.gpu_reserve}. "
             + (f"What would fit: {', or '.join(would)}" if would else "No cache would fit")
         )
 

@@ -77,10 +77,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
     """Returns the architecture. Raises ModelError for an unknown one, or a variant that ExLlamaV2
     would compute wrongly.
     """
-    named = model_config["architectures"]
-    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
-        raise ModelError(f"config.json: architectures must name one, and is {named!r}")
-    name: str = named[0]
+    name = architecture_of(model_config)
     vision = model_config.get("vision_config")
     kind = vision.get("model_type") if isinstance(vision, dict) else None
     if name not in ACTIVATIONS or (name in PIXTRAL and kind != "pixtral"):
@@ -94,6 +91,15 @@ def check_architecture(model_config: dict[str, Any]) -> str:
         value = _find(text_config(model_config), path, absent)
         if value not in computed:
             raise _refusal(name, ".".join(path), value, computed[0])
+    return name
+
+
+def architecture_of(model_config: dict[str, Any]) -> str:
+    """Raises ModelError unless config.json names exactly one."""
+    named = model_config["architectures"]
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        raise ModelError(f"config.json: architectures must name one, and is {named!r}")
+    name: str = named[0]
     return name
 
 

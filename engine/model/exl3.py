@@ -11,6 +11,7 @@ from typing import Any
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
+from switchyard.engine.model.architectures import architecture_of
 
 VERSION = (1, 6, 5)
 MOST_BITS = 8
@@ -67,7 +68,7 @@ def is_exl3(model_config: dict[str, Any]) -> bool:
 
 def check_exl3(model_config: dict[str, Any]) -> None:
     """Raises ModelError for an EXL3 model that is not served, by its config.json."""
-    [name, *_] = model_config["architectures"]
+    name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
             f"{name} keeps a state for each text, which is not served for EXL3 yet. Served are"
@@ -83,22 +84,21 @@ def check_exl3(model_config: dict[str, Any]) -> None:
             raise ModelError(
                 f"config.json: {entry} of EXL3 weights is {bits}, and must be 1 to {MOST_BITS}"
             )
-    told = re.match(r"(\d+)\.(\d+)\.(\d+)", str(quantization.get("version", "")))
-    if told and tuple(map(int, told.groups())) > VERSION:
+    told = re.match(r"\d+(?:\.\d+)*", str(quantization.get("version", "")))
+    if told and tuple(map(int, told[0].split("."))) > VERSION:
         raise ModelError(
             f"the weights were written by exllamav3 {told[0]}, which is newer than"
-            f" {'.'.join(map(str, VERSION))}, the version here"
+            f" {'.'.join(map(str, VERSION))}, the version here: take weights of an older one"
         )
 
 
 def check_exl3_tensors(root: Path, names: Iterable[str]) -> None:
     """Raises ModelError if a quantized matrix lacks one of its parts."""
     there = set(names)
-    for name in sorted(there):
-        matrix, _, part = name.rpartition(".")
-        if part != "trellis":
-            continue
-        for new, old in (("suh", "su"), ("svh", "sv")):
+    parts = (("trellis", "trellis"), ("suh", "su"), ("svh", "sv"))  # and their older names
+    every = {part for pair in parts for part in pair}
+    for matrix in sorted({n.rpartition(".")[0] for n in there if n.rpartition(".")[2] in every}):
+        for new, old in parts:
             if not there & {f"{matrix}.{new}", f"{matrix}.{old}"}:
                 raise ModelError(f"the files in {root} lack {matrix}.{new}: is one missing?")
 

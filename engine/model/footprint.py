@@ -12,7 +12,7 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
 from switchyard.engine.memory.unpacked import products_space, unpacked_sizes, work_space
-from switchyard.engine.model.exl3 import check_exl3_tensors
+from switchyard.engine.model.exl3 import check_exl3_settings, check_exl3_tensors, is_exl3
 from switchyard.engine.model.model_dir import ModelDir, read_config
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import MOST_BITS, planned_sizes, read_sizes
@@ -36,6 +36,8 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     its own. Raises ModelError.
     """
     model_config, sizes = _read(config.path, bits)
+    if is_exl3(model_config):
+        check_exl3_settings(config)
     shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
     footprint = _footprint(Path(config.path), model_config, sizes, found)
@@ -50,7 +52,10 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     if config.draft_model is not None:
         root = Path(config.draft_model)
         own_bits = None if any(root.glob("*.safetensors")) else bits
-        footprints.insert(0, _footprint(root, *_read(config.draft_model, own_bits), found))
+        draft_config, sizes = _read(config.draft_model, own_bits)
+        if is_exl3(draft_config):
+            raise ModelError(f"draft_model {root} is an EXL3 model: take EXL2's", "draft_model")
+        footprints.insert(0, _footprint(root, draft_config, sizes, found))
     return footprints, found
 
 
@@ -71,6 +76,7 @@ def _footprint(
 ) -> Footprint:
     shape = read_shape(model_config)
     return Footprint(
+        is_whole=is_exl3(model_config),
         modules=_modules(root, shape, sizes),
         fixed=_fixed(shape, found),
         num_kv_heads=shape.num_kv_heads,

@@ -9,9 +9,8 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.gpus import is_for_cpu
 from switchyard.engine.memory.lengths import Lengths
-from switchyard.engine.model.exl3 import check_exl3_settings, is_exl3
 from switchyard.engine.model.footprint import measure
-from switchyard.engine.model.model_dir import ModelDir, read_config
+from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tensors import read_sizes
 
 QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
@@ -22,8 +21,6 @@ UNQUANTIZED = "only a CUDA device can serve them, the CPU backend needs the unqu
 def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
     """Returns footprints and lengths, as `measure` does. Raises ModelError."""
     measured = measure(config)
-    if is_exl3(read_config(config.path)):
-        check_exl3_settings(config)
     if is_for_cpu(config.device):
         for path in (config.path, config.draft_model):
             if path is not None:

@@ -23,7 +23,7 @@ from switchyard.cli.doctor import probe
 from switchyard.cli.options import read, with_settings
 from switchyard.cli.server import connect, url_of_settings
 from switchyard.engine.backends import refuse_gpu_settings
-from switchyard.engine.backends.exl3 import check_installed
+from switchyard.engine.backends.exl3 import check_machine
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, is_for_cpu
 from switchyard.engine.memory.together import Together
 from switchyard.engine.model.exl3 import is_exl3
@@ -145,7 +145,7 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
         if is_for_cpu(config.device):
             refuse_gpu_settings(config)
         elif is_exl3(model_dir.config):
-            check_installed()
+            check_machine(config)
         check_gpus(config)
         tokenizer = engine.Tokenizer(model_dir)
     except engine.ModelError as error:

@@ -18,7 +18,7 @@ import click
 from switchyard import engine
 from switchyard.addresses import addresses_here, answers_outside
 from switchyard.app import SettingsError, read_settings
-from switchyard.engine.backends.exl3 import check_installed
+from switchyard.engine.backends.exl3 import check_capability, check_import, check_installed
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 
 PACKAGES = ("torch", "exllamav2", "flash-attn", "gunicorn", "flask", "tokenizers", "llguidance")
@@ -26,14 +26,15 @@ OPTIONAL = {"flash-attn": "Needed only on a GPU."}
 PROBE = """
 import json, os
 os.environ["EXLLAMA_NO_SDPA"] = "1"
-found = {"cuda": None, "sees": 0, "extension": None}
-try:
-    import torch
-    found |= {"cuda": torch.version.cuda, "sees": torch.cuda.device_count()}
-    import exllamav2_ext
-    found["extension"] = True
-except Exception as error:
-    found["extension"] = str(error)
+found = {"cuda": None, "sees": 0, "extension": None, "exl3": None}
+for key, name in (("extension", "exllamav2_ext"), ("exl3", "exllamav3_ext")):
+    try:
+        import torch
+        found |= {"cuda": torch.version.cuda, "sees": torch.cuda.device_count()}
+        __import__(name)
+        found[key] = True
+    except Exception as error:
+        found[key] = str(error)
 print(json.dumps(found))
 """
 
@@ -78,9 +79,9 @@ def look() -> Iterator[Line]:
         lacks = None if name in OPTIONAL else False
         told = version or "is not installed"
         yield Line(name, True if version else lacks, told, "" if version else _cure(name))
-    yield _exl3()
     found = gpus()
     if not found:
+        yield _of_exl3([], {})
         yield Line(
             "GPU",
             None,
@@ -88,7 +89,10 @@ def look() -> Iterator[Line]:
             "Models run on the CPU, for development: Llama architecture, float16 or float32.",
         )
     else:
-        yield from _of_gpus(found, versions, probe())
+        probed = probe()
+        has_exl3 = _of_exl3(found, probed)
+        yield has_exl3
+        yield from _of_gpus(found, probed, bool(has_exl3.is_good))
     for pins in PINS:
         if pins.is_file():
             is_needed = bool(found) and pins is PINS[0]
@@ -118,9 +122,7 @@ def _of_cluster() -> Iterator[Line]:
         yield Line("cluster", True, f"none of its ports answers outside of {cluster.network}")
 
 
-def _of_gpus(
-    found: list[Gpu], versions: dict[str, str | None], probe: dict[str, Any]
-) -> Iterator[Line]:
+def _of_gpus(found: list[Gpu], probe: dict[str, Any], has_exl3: bool) -> Iterator[Line]:
     for gpu in found:
         told = f"{gpu.name}, {gpu.free >> 20} of {gpu.total >> 20} MiB free, driver {gpu.driver}"
         is_new = gpu.driver_major >= NEEDED_DRIVER
@@ -136,15 +138,20 @@ def _of_gpus(
         yield Line("CUDA", False, told, "The driver may be older than that; see `nvidia-smi`.")
     else:
         yield Line("CUDA", True, f"torch for CUDA {probe['cuda']} sees {probe['sees']}")
-    if probe["extension"] is not True:
+    if probe["extension"] is not True and has_exl3:
+        yield Line("extension", None, str(probe["extension"]), "Not needed for EXL3 models.")
+    elif probe["extension"] is not True:
         cure = "Install a wheel of exllamav2 for this torch, or a compiler: docs/deployment.md."
         yield Line("extension", False, str(probe["extension"]), cure)
 
 
-def _exl3() -> Line:
-    """Whether the packages for EXL3 models are there."""
+def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
+    """Whether the packages for EXL3 models are there, and a GPU that they run on."""
     try:
         check_installed()
+        check_import(probe.get("exl3", True))
+        for i, gpu in enumerate(found):
+            check_capability(i, gpu.name, gpu.capability)
     except engine.ModelError as error:
         return Line("exllamav3", None, str(error), "Only for EXL3 models.")
     return Line("exllamav3", True, f"{_version('exllamav3')}, for EXL3 models")

@@ -1,6 +1,7 @@
 """`switchyard doctor`: what it says of a machine."""
 
 import json
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 
 import pytest
 
@@ -129,13 +130,37 @@ def test_doctor_says_what_exl3_lacks(switchyard, monkeypatch, missing, says):
         return exl3.EXLLAMAV3_VERSION
 
     lacks = {"extension": [exl3.EXTENSION], "triton": ["triton"]}.get(missing, [])
+    there = ModuleSpec("any", None, origin=f"any{EXTENSION_SUFFIXES[0]}")
     monkeypatch.setattr(DOCTOR, "_version", lambda name: None if name == missing else "1")
     monkeypatch.setattr(exl3.importlib.metadata, "version", version)
-    monkeypatch.setattr(exl3.importlib.util, "find_spec", lambda name: name not in lacks or None)
+    monkeypatch.setattr(
+        exl3.importlib.util, "find_spec", lambda name: None if name in lacks else there
+    )
     for name in lacks:
         monkeypatch.delitem(exl3.sys.modules, name, raising=False)
     found = [line for line in switchyard("doctor").output.splitlines() if "exllamav3:" in line]
     assert len(found) == 1 and found[0].startswith("- exllamav3: ") and says in found[0]
+
+
+OLD = Gpu("An old one", (7, 5), 8 << 30, 8 << 30, "570.1")
+TORCH = {"cuda": "12.8", "sees": 1}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "probe", "says", "status"),
+    [
+        (GOOD, {"extension": "none", "exl3": True}, "✓ exllamav3: 1, for EXL3 models", 0),
+        (GOOD, {"extension": "none", "exl3": "undefined\nsymbol: x"}, "(undefined symbol: x)", 1),
+        (OLD, {"extension": True, "exl3": True}, "and GPU 0, An old one, has 7.5", 0),
+    ],
+)
+def test_doctor_says_whether_exl3_runs_here(switchyard, monkeypatch, gpu, probe, says, status):
+    monkeypatch.setattr(DOCTOR, "check_installed", lambda: None)
+    monkeypatch.setattr(DOCTOR, "_version", lambda name: "1")
+    monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
+    monkeypatch.setattr(DOCTOR, "probe", lambda: {**TORCH, **probe})
+    done = switchyard("doctor")
+    assert says in done.output and done.exit_code == status, done.output
 
 
 def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.backends.exl.progress import Callback
 from switchyard.engine.backends.exl2.cuda.graphs import capturing, record
 from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
+from switchyard.engine.backends.exl3 import check_capability
 from switchyard.engine.backends.exl3.cache import Exl3Cache
 from switchyard.engine.backends.exl3.config import Exl3Config
 from switchyard.engine.backends.exl3.layers import Exl3Layers, can_capture
@@ -34,18 +35,15 @@ MOST_DIFFERENCE = 1e-2  # of their logits, relative
 
 def load(config: ModelConfig, exl3_config: Exl3Config, progress: Callback) -> LoadedModel:
     """The model with the first cache that fits. Raises ModelError if none fits."""
-    if torch.cuda.get_device_capability(0) < (8, 0):
-        raise ModelError("EXL3 needs a GPU of compute capability 8.0 or above")
+    for i in range(torch.cuda.device_count()):
+        check_capability(i, torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
     footprints, _ = measure(config)
     free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
     memory = Memory(config, footprints, free, exl3_config.max_seq_len)
     for mode, tokens in memory.caches():
-        used = memory.place(mode, tokens)
-        gpus = [i for i, size in enumerate(used) if size]
-        if len(gpus) > 1:
-            raise NoRoom("an EXL3 model is served on one GPU, and this one needs several")
+        gpu = next(i for i, size in enumerate(memory.place(mode, tokens)) if size)
         try:
-            loaded = _load(config, exl3_config, mode, tokens, torch.device("cuda", gpus[0]))
+            loaded = _load(config, exl3_config, mode, tokens, torch.device("cuda", gpu))
         except Exception as error:
             if not isinstance(explain(error), OutOfMemory):
                 raise

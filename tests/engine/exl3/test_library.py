@@ -37,7 +37,8 @@ def test_the_version_is_the_one_that_is_installed_for_tests_and_on_gpus():
     assert version == exl3.EXLLAMAV3_VERSION == ".".join(map(str, VERSION))
     lines = (ROOT / "requirements-exl3.txt").read_text().splitlines()
     pins = [Requirement(line.partition(" ;")[0]) for line in lines if line.startswith("exllamav3")]
-    assert pins and all(version in str(pin) for pin in pins)
+    assert pins and all(exl3.WHEEL in str(pin) for pin in pins)
+    assert f"torch=={exl3.WHEEL.rpartition('torch')[2]}" in lines
 
 
 def test_every_architecture_that_it_reads_is_served_or_refused_by_name(library):

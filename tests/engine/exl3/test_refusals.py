@@ -1,16 +1,25 @@
 """What is not served of EXL3 is refused before anything is loaded, with what to do."""
 
+import importlib.machinery
 import json
 import pathlib
+import sys
+import types
 from dataclasses import replace
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import save_file
 
+from switchyard.cli import main
+from switchyard.cli.estimate import CANNOT_LOAD
 from switchyard.engine.backends import exl3, make_backend
 from switchyard.engine.config import Lora, ModelConfig
-from switchyard.engine.errors import ModelError
+from switchyard.engine.errors import ModelError, NoRoom
+from switchyard.engine.memory import gpus
+from switchyard.engine.memory.estimate import GIB, Memory
+from switchyard.engine.memory.gpus import Gpu
 from switchyard.engine.model.loadable import check_loadable
 from tests.conftest import DEMO
 
@@ -24,6 +33,8 @@ MATRICES = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
 )
+
+MATRIX = "model.layers.0.mlp.up_proj"
 
 
 @pytest.fixture
@@ -63,13 +74,21 @@ def quantized(**changes):
         ({"architectures": ["NewForCausalLM"]}, "is unknown to ExLlamaV3"),
         (quantized(bits=9), "bits of EXL3 weights is 9, and must be 1 to 8"),
         (quantized(version="1.7.0"), "exllamav3 1.7.0, which is newer than 1.6.5"),
-        ({"without": ["model.layers.0.mlp.up_proj.suh"]}, "lack model.layers.0.mlp.up_proj.suh"),
+        (quantized(version="2"), "exllamav3 2, which is newer than 1.6.5"),
+        ({"without": [f"{MATRIX}.suh"]}, f"lack {MATRIX}.suh"),
+        ({"without": [f"{MATRIX}.svh"]}, f"lack {MATRIX}.svh"),
+        ({"without": [f"{MATRIX}.trellis"]}, f"lack {MATRIX}.trellis"),
+        ({"architectures": ["LlamaForCausalLM"] * 2}, "architectures must name one"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures must name one"),
     ],
 )
 def test_a_model_that_is_not_served(make, changes, says):
+    config = make(**changes)
     with pytest.raises(ModelError) as refused:
-        check_loadable(make(**changes))
+        check_loadable(config)
     assert says in str(refused.value) and "\n" not in str(refused.value)
+    done = CliRunner().invoke(main, ["estimate", config.path, "--gpu", "24GB"])
+    assert done.exit_code == CANNOT_LOAD and done.output == f"switchyard: {refused.value}\n"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +107,31 @@ def test_a_setting_that_is_not_honoured(make, setting):
     assert refused.value.param == name
 
 
+def test_estimate_refuses_such_a_setting_too(make):
+    done = CliRunner().invoke(main, ["estimate", make().path, "--tensor-parallel"])
+    assert done.exit_code == CANNOT_LOAD
+    assert "switchyard: tensor_parallel is not for EXL3 models" in done.output
+
+
+def test_no_exl3_model_guesses_for_another(make):
+    config = ModelConfig(DEMO, "m", draft_model=make().path)
+    with pytest.raises(ModelError, match="is an EXL3 model") as refused:
+        check_loadable(config)
+    assert refused.value.param == "draft_model"
+
+
+def test_one_gpu_has_all_of_a_model_or_it_is_refused_with_what_would_fit(make):
+    config = replace(make(), gpu_reserve=0.25, cache_tokens=2**22)
+    footprints, _ = check_loadable(config)
+    whole = footprints[0].whole("float16", 2**22)
+    room = whole + GIB // 4
+    assert Memory(config, footprints, [room - 1, room], 1024).place("float16", 2**22) == [0, whole]
+    with pytest.raises(
+        NoRoom, match=r"one must hold all of an EXL3 model.*would fit: cache_mode float16"
+    ):
+        Memory(config, footprints, [room - 1, room - 1], 1024).caches()
+
+
 def test_a_model_that_is_served_is_measured(make):
     [footprint], lengths = check_loadable(make())
     trellis, signs = 8 * 8 * 64 * 2, 2 * 128 * 2
@@ -102,8 +146,58 @@ def test_it_needs_a_gpu(make):
         make_backend(replace(make(), device="cpu"))
 
 
-def test_what_is_not_compiled_is_not_compiled_while_clients_wait(monkeypatch):
-    monkeypatch.delitem(exl3.sys.modules, exl3.EXTENSION, raising=False)
-    monkeypatch.setattr(exl3.importlib.util, "find_spec", lambda name: None)
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """A machine with exllamav3 of that version, and a file or folder as its extension."""
+
+    def installed(version=exl3.EXLLAMAV3_VERSION, file=None):
+        versions = {"exllamav3": version, "torch": "2.8.0+cu128"}
+        monkeypatch.setattr(exl3.importlib.metadata, "version", versions.__getitem__)
+        monkeypatch.delitem(sys.modules, exl3.EXTENSION, raising=False)
+        monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+        if file is not None:
+            (tmp_path / file).mkdir() if file == exl3.EXTENSION else (tmp_path / file).touch()
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return installed
+
+
+COMPILED = exl3.EXTENSION + importlib.machinery.EXTENSION_SUFFIXES[0]
+
+
+@pytest.mark.parametrize("file", [None, exl3.EXTENSION, f"{exl3.EXTENSION}.py"])
+def test_what_is_not_compiled_is_not_compiled_while_clients_wait(installed, file):
+    installed(file=file)
     with pytest.raises(ModelError, match="no compiled extension"):
-        exl3.check_installed()
+        exl3.install()
+    assert exl3.EXTENSION not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        ("1.6.4", "EXL3 needs exllamav3 1.6.5, not 1.6.4"),
+        ("1.6.5+cu132.torch2.11.0", r"1.6.5\+cu132.torch2.11.0 is not for torch 2.8.0\+cu128"),
+        ("1.6.5", r"can't be loaded \(.*too short\)"),
+        ("1.6.5+cu128.torch2.8.0", r"can't be loaded \(.*too short\)"),
+    ],
+)
+def test_an_extension_for_another_torch_is_refused_with_the_wheel_to_take(installed, version, says):
+    installed(version, COMPILED)
+    with pytest.raises(ModelError, match=says) as refused:
+        exl3.install()
+    assert "\n" not in str(refused.value)
+    if version != "1.6.4":
+        assert f"install torch 2.11.0 and the wheel {exl3.WHEEL} together" in str(refused.value)
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (0, 0)])
+def test_a_gpu_that_its_kernels_do_not_run_on_is_named(installed, monkeypatch, capability):
+    installed(file=COMPILED)
+    old = Gpu("An old one", capability, GIB, GIB, "570.1")
+    monkeypatch.setattr(gpus, "visible", lambda: [Gpu("One", (9, 0), GIB, GIB, "570.1"), old])
+    exl3.check_machine(ModelConfig("m", "m", "cuda", gpus=(0,)))
+    if capability != (7, 5):
+        return exl3.check_machine(ModelConfig("m", "m", "cuda"))
+    with pytest.raises(ModelError, match=r"8.0 or above, and GPU 1, An old one, has 7.5"):
+        exl3.check_machine(ModelConfig("m", "m", "cuda"))
