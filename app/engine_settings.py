@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -99,6 +100,25 @@ class ModelSettings(pydantic.BaseModel):
     def _is_named(cls, value: str) -> str:
         if not value.strip():
             raise ValueError("is empty: name a directory, or leave it out for the demo model")
+        return value
+
+    @pydantic.field_validator("cache_mode", mode="before")
+    @classmethod
+    def _with_pairs(cls, value: Any) -> Any:
+        """In a variable, commas are between modes, and inside pairs of bits."""
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            return value
+        found = re.findall(r"\d+ *, *\d+|[^,]+", ",".join(value))
+        return [one.replace(" ", "") for one in found]
+
+    @pydantic.field_validator("cache_mode")
+    @classmethod
+    def _are_modes(cls, value: list[str]) -> list[str]:
+        try:
+            for one in value:
+                engine.cache_bits(one)
+        except engine.ModelError as error:
+            raise ValueError(str(error)) from None
         return value
 
     @pydantic.field_validator("tool_format")

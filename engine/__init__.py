@@ -1,6 +1,14 @@
 """Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
 
-from switchyard.engine.config import PAGE_SIZE, CacheMode, Device, LinkKind, Lora, ModelConfig
+from switchyard.engine.config import (
+    PAGE_SIZE,
+    CacheMode,
+    Device,
+    LinkKind,
+    Lora,
+    ModelConfig,
+    cache_bits,
+)
 from switchyard.engine.engine import Engine
 from switchyard.engine.errors import (
     BatchFailed,
@@ -139,6 +147,7 @@ __all__ = [
     "Used",
     "UsualAnswers",
     "Way",
+    "cache_bits",
     "check_alias",
     "check_aliases",
     "check_gpus",

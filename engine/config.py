@@ -1,6 +1,7 @@
 """How one model is served. Picklable, so that it can cross into another process."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -16,10 +17,27 @@ LEAST = {"max_chunk_size": 16, "max_seq_len": PAGE_SIZE, "max_pending": 0} | dic
 )
 
 Device = Literal["auto", "cuda", "cpu"]
-CacheMode = Literal["float16", "Q8", "Q6", "Q4"]  # exllamav2's names
+CacheMode = str  # a name of CACHE_BITS; for EXL3 also bits of keys and of values, such as 5,4
+# By exllamav2's names.
+CACHE_BITS: dict[CacheMode, tuple[int, int]] = {
+    **{"float16": (16, 16), "Q8": (8, 8), "Q6": (6, 6), "Q4": (4, 4)}
+}
 LinkKind = Literal["auto", "thread", "process", "socket"]
 
 Value = TypeVar("Value")
+
+
+def cache_bits(mode: CacheMode) -> tuple[int, int]:
+    """Bits of each number in keys, and in values. Raises ModelError."""
+    if (pair := re.fullmatch(r"([2-8]),([2-8])", mode)) is not None:
+        return int(pair[1]), int(pair[2])
+    if mode not in CACHE_BITS:
+        raise ModelError(
+            f"cache_mode {mode!r} is none of {', '.join(CACHE_BITS)}, nor, for EXL3, bits of keys"
+            " and of values, each from 2 to 8, such as 5,4",
+            "cache_mode",
+        )
+    return CACHE_BITS[mode]
 
 
 def _option(default: Value, doc: str) -> Value:
@@ -98,7 +116,8 @@ class ModelConfig:
     )
     cache_mode: tuple[CacheMode, ...] = _option(
         ("float16",),
-        "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`."
+        "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`; for EXL3 also"
+        " bits of keys and of values, each from 2 to 8, such as `5,4`."
         " Several: the first with which everything fits into memory.",
     )
     gpu_reserve: float = _option(0.5, "GiB to leave free on each GPU, at least 0.25.")
@@ -248,6 +267,8 @@ class ModelConfig:
             )
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
             raise ModelError("cache_mode must name one or more different modes", "cache_mode")
+        for mode in self.cache_mode:
+            cache_bits(mode)
         if self.draft_model is not None and self.ngram_draft:
             raise ModelError("draft_model and ngram_draft can't be combined", "ngram_draft")
         if self.tensor_parallel and (self.draft_model is not None or self.loras):

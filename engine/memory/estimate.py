@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
+from switchyard.engine.config import CACHE_BITS, PAGE_SIZE, CacheMode, ModelConfig, cache_bits
 from switchyard.engine.errors import NoRoom
 
 GIB = 2**30
 CONTEXT = 5 * GIB // 8  # of a GPU, taken by CUDA before any load: 621 MiB of an H200
-MODES: tuple[CacheMode, ...] = ("float16", "Q8", "Q6", "Q4")  # the largest first
-BYTES: dict[CacheMode, float] = {"float16": 4, "Q8": 2, "Q6": 1.5, "Q4": 1}  # of a key and a value
+MODES = tuple(CACHE_BITS)  # the largest first
 MAX_QUANTIZED = 2**31  # numbers in a layer, beyond which the kernels' positions overflow
 
 
@@ -41,7 +40,7 @@ class Footprint:
     def layer_cache(self, mode: CacheMode, tokens: int) -> int:
         # A scale of two bytes for 32 numbers.
         scales = 0 if mode == "float16" else 2 * 2 * self.num_kv_heads * (self.head_dim // 32)
-        return int(tokens * (self.kv_size * BYTES[mode] + scales))
+        return tokens * self.kv_size * sum(cache_bits(mode)) // 8 + tokens * scales
 
     def cache(self, mode: CacheMode, tokens: int) -> int:
         """Bytes of the cache, all layers together."""

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from switchyard.engine.config import ModelConfig
+from switchyard.engine.config import CACHE_BITS, ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.architectures import architecture_of
 
@@ -103,8 +103,21 @@ def check_exl3_tensors(root: Path, names: Iterable[str]) -> None:
                 raise ModelError(f"the files in {root} lack {matrix}.{new}: is one missing?")
 
 
-def check_exl3_settings(config: ModelConfig) -> None:
+def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
     """Raises ModelError for a setting that would not be honoured."""
+    if is_exl3(model_config):
+        check_exl3_settings(config)
+        return
+    for mode in config.cache_mode:
+        if mode not in CACHE_BITS:
+            raise ModelError(
+                f"cache_mode {mode} is for EXL3 models; this one has {', '.join(CACHE_BITS)}",
+                "cache_mode",
+            )
+
+
+def check_exl3_settings(config: ModelConfig) -> None:
+    """Raises ModelError for a setting that is not honoured for EXL3."""
     for field in fields(config):
         if field.name in REFUSED and getattr(config, field.name) not in (field.default, (), False):
             raise ModelError(

@@ -12,7 +12,7 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
 from switchyard.engine.memory.unpacked import products_space, unpacked_sizes, work_space
-from switchyard.engine.model.exl3 import check_exl3_settings, check_exl3_tensors, is_exl3
+from switchyard.engine.model.exl3 import check_exl3_tensors, check_settings, is_exl3
 from switchyard.engine.model.model_dir import ModelDir, read_config
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import MOST_BITS, planned_sizes, read_sizes
@@ -36,8 +36,7 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     its own. Raises ModelError.
     """
     model_config, sizes = _read(config.path, bits)
-    if is_exl3(model_config):
-        check_exl3_settings(config)
+    check_settings(config, model_config)
     shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
     footprint = _footprint(Path(config.path), model_config, sizes, found)

@@ -57,7 +57,9 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
         ("SWITCHYARD_LORAS", '[{"x": 1}]', r"SWITCHYARD_LORAS\.0\.path in the environment: "),
         ("switchyard_grace", "x", "switchyard_grace in the environment: .*number"),
         ("SWITCHYARD_LOG_LEVEL", "loud", "SWITCHYARD_LOG_LEVEL in .*'DEBUG', 'INFO', 'WARNING'"),
-        ("SWITCHYARD_CACHE_MODE", "8bit", "'float16', 'Q8', 'Q6' or 'Q4'$"),
+        ("SWITCHYARD_CACHE_MODE", "8bit", "'8bit' is none of float16, Q8, Q6, Q4, nor"),
+        ("SWITCHYARD_CACHE_MODE", "Q8,9,1", "'9,1' is none of .* from 2 to 8, such as 5,4$"),
+        ("SWITCHYARD_CACHE_MODE", "8", "'8' is none of float16"),
         ("SWITCHYARD_CORS_ORIGINS", "https://a.b/", "'https://a.b/' must be SCHEME://HOST"),
         ("SWITCHYARD_CORS_ORIGINS", "https://a.b/c", "'https://a.b/c' must be SCHEME://HOST"),
         ("SWITCHYARD_CORS_ORIGINS", "a.b", "'a.b' must be SCHEME://HOST"),
@@ -265,6 +267,8 @@ def test_cache_modes_are_a_list_or_have_commas_between_them(monkeypatch, elsewhe
     assert settings.cors_origins == ["https://a.example"]
     with pytest.raises(SettingsError, match="cache_mode"):
         read_settings(cache_mode="Q5")
+    monkeypatch.setenv("SWITCHYARD_CACHE_MODE", "8,8, Q4, 5, 4")
+    assert read_settings().cache_mode == ["8,8", "Q4", "5,4"]
 
 
 def test_loras_are_tables_and_named_after_their_directories(elsewhere):

@@ -245,6 +245,7 @@ def test_tabby_loads_with_its_progress_and_becomes_the_default(make):
     ("path", "body", "param"),
     [
         ("/v1/model/load", {"name": "second", "cache_size": 100}, "cache_tokens"),
+        ("/v1/model/load", {"name": "second", "cache_mode": "9,1"}, "cache_mode"),
         ("/v1/model/load", {"name": "second", "vision": True}, "vision"),
         ("/admin/models/second", {"cache_tokens": 100}, "cache_tokens"),
         ("/admin/models/second", {"cache_tokens": "x"}, "cache_tokens"),

@@ -1,7 +1,7 @@
 """Requests of TabbyAPI's routes: tokens, and loads of models. Pure."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -50,9 +50,7 @@ class ModelLoad(Parameters):
     name: str = Field(description="A model that is served, or a directory of `models_dir`.")
     max_seq_len: int | None = Field(None, description="As the setting.")
     cache_size: int | None = Field(None, description="As `cache_tokens`.")
-    cache_mode: Literal["FP16", "Q8", "Q6", "Q4"] | None = Field(
-        None, description="As the setting; `FP16` is `float16`."
-    )
+    cache_mode: str | None = Field(None, description="As the setting; `FP16` is `float16`.")
     gpu_split: list[float] | None = Field(None, description="As the setting.")
     tensor_parallel: bool | None = Field(None, description="As the setting.")
     rope_scale: float | None = Field(None, description="As the setting.")

@@ -20,14 +20,13 @@ from switchyard.engine.backends.exl3.cache import Exl3Cache
 from switchyard.engine.backends.exl3.config import Exl3Config
 from switchyard.engine.backends.exl3.layers import Exl3Layers, can_capture
 from switchyard.engine.backends.exl3.model import Exl3Model
-from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig
+from switchyard.engine.config import PAGE_SIZE, CacheMode, ModelConfig, cache_bits
 from switchyard.engine.errors import ModelError, NoRoom, OutOfMemory
 from switchyard.engine.memory.estimate import GIB, Memory
 from switchyard.engine.model.footprint import measure
 
 logger = logging.getLogger(__name__)
 
-BITS: dict[CacheMode, int] = {"Q8": 8, "Q6": 6, "Q4": 4}  # of keys, and of values
 MOST_ROWS = 8  # of the passes that compile kernels, before any job
 PROVED = (1, 16)  # rows of the passes whose graphs are compared with passes without one
 MOST_DIFFERENCE = 1e-2  # of their logits, relative
@@ -88,10 +87,11 @@ def _load(
 
 def own_cache(library: Any, mode: CacheMode, tokens: int) -> Any:
     """exllamav3's cache, which its model fills with memory when it is loaded."""
-    if (bits := BITS.get(mode)) is None:
+    if mode == "float16":
         return Cache(library, max_num_tokens=tokens, layer_type=CacheLayer_fp16)
+    k_bits, v_bits = cache_bits(mode)
     return Cache(
-        library, max_num_tokens=tokens, layer_type=CacheLayer_quant, k_bits=bits, v_bits=bits
+        library, max_num_tokens=tokens, layer_type=CacheLayer_quant, k_bits=k_bits, v_bits=v_bits
     )
 
 

@@ -58,7 +58,7 @@ def test_architectures_with_a_state_are_those_that_it_gives_one(library):
             assert name not in PLAIN, name
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "8,8", "5,4", "2,7"])
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"])
 def test_a_cache_takes_what_is_estimated(library, tmp_path, name, mode):
     from switchyard.engine.backends.exl3.loader import own_cache

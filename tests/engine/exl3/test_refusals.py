@@ -107,6 +107,12 @@ def test_a_setting_that_is_not_honoured(make, setting):
     assert refused.value.param == name
 
 
+def test_bits_of_the_cache_are_for_exl3_alone(make):
+    check_loadable(replace(make(), cache_mode=("5,4",)))
+    with pytest.raises(ModelError, match=r"cache_mode 5,4 is for EXL3.* float16, Q8, Q6, Q4"):
+        check_loadable(ModelConfig(f"{DEMO}-exl2", "m", "cuda", cache_mode=("Q8", "5,4")))
+
+
 def test_estimate_refuses_such_a_setting_too(make):
     done = CliRunner().invoke(main, ["estimate", make().path, "--tensor-parallel"])
     assert done.exit_code == CANNOT_LOAD
