@@ -31,11 +31,12 @@ class Switchyard:
     """Adds the API to a Flask application, and the model to its views.
 
     The model is loaded at the first request for text, or by `start`, so a fork before that does no
-    harm. Equally configured applications of one process share it. A setting is taken from the
-    first of: arguments, `app.config` (as SWITCHYARD_MODEL), the environment, switchyard.toml.
+    harm. Applications of one process with the same configuration share it. A setting is taken from
+    the first of these that has it: arguments, `app.config` (as SWITCHYARD_MODEL), the environment,
+    switchyard.toml.
 
-    `url`: the address of a Switchyard server whose models to use, for applications of several
-    processes. Nothing is then loaded here, and requests under `url_prefix` are passed on. `key`:
+    `url`: the address of a Switchyard server whose models are used, for applications of several
+    processes. Then nothing is loaded here, and requests under `url_prefix` are passed on. `key`:
     the API key for `generate` and `stream`. Both may also come from `app.config` and the
     environment.
     """
@@ -50,8 +51,9 @@ class Switchyard:
         before_request: Callable[[], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """`before_request`: called before each request of the API, as Flask's: a value that it
-        returns is the response. `settings`: by name. Raises SettingsError, and as `init_app`.
+        """`before_request`: called before each request of the API, like Flask's; a value that it
+        returns is the response. `settings`: settings by name. Raises SettingsError, and as
+        `init_app`.
         """
         if url_prefix and not url_prefix.startswith("/"):
             raise SettingsError(f"url_prefix: {url_prefix!r} must begin with a slash", "url_prefix")
@@ -68,7 +70,7 @@ class Switchyard:
         """Adds the extension to `app`. Loads nothing yet.
 
         Raises SettingsError, including for a wrong key file; engine.ModelError for a missing model;
-        RuntimeError for a second extension of one application.
+        RuntimeError for a second extension on one application.
         """
         if HOST in app.extensions:
             raise RuntimeError(
@@ -90,14 +92,15 @@ class Switchyard:
 
     @property
     def models(self) -> engine.Models:
-        """The models of the current application, else of the last that was given.
-
-        Raises RuntimeError with `url`: the models are then a server's.
+        """The models of the current application, or else of the last one that was passed to
+        `init_app`. Raises RuntimeError in client mode, where a server has the models.
         """
         return self._host().models
 
     def start(self) -> None:
-        """Begins to load in this process, and returns at once. Idempotent until `close`."""
+        """Begins to load the models in this process, and returns at once. Idempotent until
+        `close`.
+        """
         self._host().start()
 
     def close(self, drain: float | None = None) -> bool:
@@ -127,11 +130,10 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> Result:
-        """A completion of `prompt`, or the answer to `messages`. `parameters` as in requests.
-
-        Waits for the whole text, and for the model to load. Raises BadRequest or engine.Rejected
-        for a wrong parameter, engine.Refused without room, engine.Failure for a failed generation,
-        TimedOut, and ClientGone if the client of the current request has left.
+        """A completion of `prompt`, or the answer to `messages`. `parameters` are as in requests.
+        Waits for the model to load and for the whole text. Raises BadRequest or engine.Rejected for
+        a wrong parameter, engine.Refused if there is no room, engine.Failure for a failed
+        generation, TimedOut, and ClientGone if the client of the current request has left.
         """
         with self._host().stream(asked(prompt, messages, parameters), is_patient=True) as stream:
             for _ in stream:
@@ -146,8 +148,8 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> TextStream:
-        """As `generate`, piece by piece. Waits for the first piece, and raises what comes before
-        it; the iteration raises the rest.
+        """As `generate`, but piece by piece. Waits for the first piece, and raises any error before
+        it. The iteration raises later errors.
         """
         stream = self._host().stream(asked(prompt, messages, parameters), is_patient=False)
         stream.wait()
@@ -210,7 +212,9 @@ def _end_of_visit(error: ClientGone) -> tuple[str, int]:
 
 
 def _check_host(settings: Settings) -> Callable[[], None] | None:
-    """The check of `Host`. None without `allowed_hosts`: the host application checks it itself."""
+    """The check of `Host`. None without `allowed_hosts`; the host application then does its own
+    checks.
+    """
     if not settings.allowed_hosts:
         return None
     return functools.partial(origins.check_host, settings.allowed_hosts)

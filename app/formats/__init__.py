@@ -1,1 +1,3 @@
-"""The wire formats, a folder each: request bodies, answer bodies and routes of one API."""
+"""The wire formats. Each has a folder with the request bodies, answer bodies and routes of one
+API.
+"""

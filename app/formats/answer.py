@@ -33,7 +33,7 @@ def answer(
     prepare: Callable[[], Prepared],
     framing: Framing | None,
 ) -> flask.Response:
-    """Submits a request, and responds. `framing`: of a stream; None for a whole answer.
+    """Submits a request, and responds. `framing`: that of a stream; None for a whole answer.
 
     Raises as `prepare` and `submit.submit`, and any error before the first frame.
     """
@@ -60,10 +60,10 @@ def answer_chat(
     framing: Framing | None,
     before: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda token_ids: token_ids,
 ) -> flask.Response:
-    """Answers a chat. `identifier`: the response's. Raises as `answer`.
+    """Answers a chat. `identifier`: that of the response. Raises as `answer`.
 
     `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
-    `before`: puts tokens before the prompt's.
+    `before`: puts tokens before those of the prompt.
     """
     model = model_of(chat.model)
 

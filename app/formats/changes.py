@@ -67,10 +67,8 @@ def named(name: str) -> str:
 
 
 def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
-    """Begin to load model `name` with the request's settings.
-
-    A new name is added without them, so its next load is without them if this one fails. Raises
-    BadRequest, engine.ModelError.
+    """Begin to load model `name` with the request's settings. A new name is added without them, so
+    if this load fails, the next one doesn't use them. Raises BadRequest, engine.ModelError.
     """
     models = services().models
     served = change_of(name, request)

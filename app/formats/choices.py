@@ -14,7 +14,7 @@ from switchyard.app.request.generation import Generation
 
 
 class ChoicesRender(abc.ABC):
-    """A render of `choices`, by the identifiers of their jobs."""
+    """Renders `choices`, which are given by the identifiers of their jobs."""
 
     tells_timings: ClassVar[bool] = False  # whether the render adds timings itself
 
@@ -29,7 +29,7 @@ class ChoicesRender(abc.ABC):
 
     @abc.abstractmethod
     def empty(self, index: int) -> dict[str, Any]:
-        """A body without text, for the choice of an index."""
+        """A body without text, for the choice with an index."""
 
     def failed(self, error: Exception) -> Iterable[Body]:
         body = describe(error)[1]
@@ -46,9 +46,8 @@ class ChoicesRender(abc.ABC):
 def with_extras(
     render: ChoicesRender, request: Generation, prompts: Sequence[Sequence[int]]
 ) -> Render:
-    """The render with the timings and the progress that `request` asks for.
-
-    `prompts`: each prompt's tokens.
+    """The render, with timings and progress if `request` wants them. `prompts`: the tokens of each
+    prompt.
     """
     more: Render = render
     identifiers = list(render.choices)

@@ -56,7 +56,7 @@ class CodexModel(TypedDict):
 
 
 def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, Any]:
-    """One model. `place`: its index. `has_effort`: its template uses `reasoning_effort`."""
+    """One model. `place`: its index. `has_effort`: whether its template uses `reasoning_effort`."""
     name, context = model.config.name, model.context
     levels = ("low", "medium", "high") if has_effort else ()
     return {
@@ -86,5 +86,7 @@ def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, An
 
 
 def _limit(context: int) -> int:
-    """Most tokens of a tool's output, which must leave room for the conversation."""
+    """The maximum number of tokens in a tool's output, which must leave room for the
+    conversation.
+    """
     return min(OUTPUT_TOKENS, context // 4) if context else OUTPUT_TOKENS

@@ -1,4 +1,4 @@
-"""Counts the tokens of a conversation's prompt, in the shape of OpenAI's API."""
+"""Counts the tokens of a conversation's prompt, in the form of OpenAI's API."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ class InputTokens(TypedDict):
 
 
 def answer_count(chat: Chat) -> flask.Response:
-    """The number of tokens. Works also while the model loads. Raises InvalidJob, PromptTooLong,
+    """The number of tokens. Also works while the model loads. Raises InvalidJob, PromptTooLong,
     ModelNotFound.
     """
     model = services().models.get(chat.model)

@@ -16,9 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A format's shapes of errors and, at the path that formats share, of served models.
-
-    A client that speaks none of these formats gets OpenAI's shapes.
+    """A format's forms of errors and, at the path that formats share, of served models. Clients of
+    other formats get OpenAI's forms.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client speaks the format
@@ -44,12 +43,14 @@ class Format:
 
 
 def load(names: Iterable[str]) -> tuple[Format, ...]:
-    """The formats of these names. A format whose extra is not installed is left out."""
+    """The formats with these names. A format whose extra is not installed is left out."""
     return tuple(_load(dict.fromkeys(names)))
 
 
 def spoken(formats: Iterable[Format]) -> Words | None:
-    """The words of the format that the client of the current request speaks, if it has any."""
+    """The words of the format that the current request's client speaks, if that format has its
+    own.
+    """
     every = (format.words for format in formats if format.words is not None)
     return next((words for words in every if words.is_spoken()), None)
 

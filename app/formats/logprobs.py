@@ -1,4 +1,4 @@
-"""Logprobs of tokens, in the two shapes of OpenAI's API. Pure."""
+"""Logprobs of tokens, in the two forms of OpenAI's API. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class TokenNames:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The name of a token. Bytes that aren't text are shown as `\\xf0`, after `mark`."""
+        """The name of a token. Bytes that aren't text are shown as `\\xf0`, preceded by `mark`."""
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
@@ -49,7 +49,7 @@ class CompletionLogprobs:
     ) -> None:
         """Adds a prompt that is echoed as `text`.
 
-        The text of its tokens is longer, if the tokenizer puts a space before it.
+        The text of its tokens is longer if the tokenizer puts a space before it.
         """
         self._offset = len(text) - len(self._names.decoder().whole(token_ids))
         for token_id, logprob in zip(token_ids, logprobs, strict=True):
@@ -74,7 +74,9 @@ class CompletionLogprobs:
         self._offset += len(self._decoder.push(token_id))
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
-        """The most probable tokens, and the token itself. The likelier of equal texts."""
+        """The most probable tokens, and the token itself. If tokens have the same text, only the
+        likelier one.
+        """
         top: dict[str, float] = {}
         for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):
             top.setdefault(self._name(token_id), _number(value))
@@ -96,7 +98,7 @@ def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) ->
 def token_logprobs(
     logprobs: Iterable[engine.TokenLogprob], names: TokenNames
 ) -> list[dict[str, Any]]:
-    """Each token by its name, logprob and bytes, with the most probable ones in its place."""
+    """Each token with its name, logprob and bytes, and the most probable tokens at its place."""
     return [
         {
             **_chat_token(logprob.token_id, logprob.logprob, names),

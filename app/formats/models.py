@@ -81,7 +81,7 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     def list_models() -> flask.Response:
         """The served models, and the names of the presets. `models` is for Codex.
 
-        Anthropic's clients, which use the same path, get Anthropic's shape.
+        Anthropic's clients, which use the same path, get Anthropic's form.
         """
         words = _spoken(formats)
         models = [services().models.get(name) for name in services().models.names]

@@ -1,4 +1,4 @@
-"""Parts of answer bodies that wire formats share, in OpenAI's shapes."""
+"""Parts of answer bodies that wire formats share, in OpenAI's form."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -48,7 +48,7 @@ def usage(
 
 
 def ending(finished: engine.Finished | None) -> dict[str, Any]:
-    """The members of a choice about its end; None: it goes on."""
+    """The members of a choice about its end; None: it continues."""
     if finished is None:
         return {"finish_reason": None}
     reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}
@@ -70,7 +70,7 @@ def delta(part: Part) -> dict[str, Any]:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The arguments of a call, which the limit of tokens may have cut off."""
+    """The arguments of a call, which the token limit may have cut off."""
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
     except ValueError:  # no JSON; a stream sends the text unchanged

@@ -1,4 +1,4 @@
-"""Arguments of `generate` and `stream` as the body of a request. Pure."""
+"""Converts arguments of `generate` and `stream` to the body of a request. Pure."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Claims on models, by process: they warn if two processes of a user have each loaded one."""
+"""Claims of processes on models, to warn if two processes of a user have loaded the same one."""
 
 import contextlib
 import fcntl

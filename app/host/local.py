@@ -113,15 +113,17 @@ class Local:
         return is_done
 
     def give(self, models: engine.Models | None) -> None:
-        """Uses `models`, which the caller starts and closes; None: the application's own again."""
+        """Uses `models`, which the caller starts and closes; None: uses the application's own
+        models again.
+        """
         with self._lock:
             self._given = models
             self._is_closed, self._process = False, None
             self.services.models = models or self._shared.models
 
     def before_request(self) -> None:
-        """Starts the models before a request of the API. One that only reads, or that no route
-        accepts, starts none.
+        """Starts the models before a request of the API, unless the request only reads or no route
+        accepts it.
         """
         TABLES.check_process()
         if flask.request.endpoint in (OTHER_METHOD, OTHER_PATH):
@@ -164,7 +166,7 @@ class Local:
         self.start()
 
     def _wait_until_loaded(self) -> None:
-        """Waits until the load ends, well or not. Raises ClientGone, or engine.Draining."""
+        """Waits until the load succeeds or fails. Raises ClientGone, or engine.Draining."""
         client = WatchedClient(generation.environ(), serves_half_closed=False)
         while any(one.standing.is_loading for one in self._first()) and not self.models.is_over:
             client.check()
@@ -214,7 +216,7 @@ def _submit(body: dict[str, Any], account: Account | None) -> Submitted:
 
 
 def _length_of(value: Any) -> int:
-    """About the number of bytes that a value would have as JSON."""
+    """The approximate number of bytes that a value would have as JSON."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, Mapping):

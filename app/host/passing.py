@@ -101,8 +101,8 @@ def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
 
 
 def _headers(request: flask.Request) -> dict[str, str]:
-    """The headers to pass on. They show the server a passed request, which may come from anywhere:
-    else the server would see a process of the host's machine.
+    """The headers to pass on. They show the server that the request was passed on and may come from
+    anywhere. Otherwise the server would take it for one of a process on the host's machine.
     """
     headers = {name: value for name, value in request.headers if _is_passed(name)}
     if headers.get("Origin", "").partition("://")[2] == request.host:

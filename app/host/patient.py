@@ -1,6 +1,5 @@
-"""HTTP connections whose reader calls a function now and then while it waits.
-
-It does so also before an answer begins: no HTTP library lets another thread interrupt that wait.
+"""HTTP connections whose reader calls a function now and then while it waits, even before an answer
+begins. No HTTP library lets another thread interrupt that wait.
 """
 
 import http.client
@@ -19,7 +18,9 @@ Look = Callable[[float], None]  # gets the seconds of silence so far; raises to 
 
 
 class InterruptedWait(Exception):
-    """Carries an error of `Look` through the HTTP library, which takes it for no network error."""
+    """Carries an error of `Look` through the HTTP library, which doesn't treat it as a network
+    error.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

@@ -1,4 +1,6 @@
-"""Error answers of a Switchyard server as the exceptions that `Switchyard.generate` raises."""
+"""Converts error answers of a Switchyard server to the exceptions that `Switchyard.generate`
+raises.
+"""
 
 import json
 from collections.abc import Callable
@@ -47,7 +49,7 @@ def pause_of(error: Exception) -> float | None:
 
 
 def refusal_of(answer: Incoming) -> Exception:
-    """The exception for an answer with another status than 200. Reads and closes it."""
+    """The exception for an answer whose status isn't 200. Reads and closes the answer."""
     try:
         body = json.loads(answer.read_all())
     except ValueError:

@@ -127,8 +127,8 @@ class Remote:
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
         """An answer of status 200.
 
-        A server without room is asked again when its Retry-After says, for at most the request's
-        `timeout`, else the setting `queue_timeout`.
+        If the server has no room, the request is retried as its Retry-After says, for at most the
+        request's `timeout`, or else the setting `queue_timeout`.
         """
         if self._is_closed:
             raise engine.Dead("this application's connection was closed and not started again")

@@ -22,13 +22,17 @@ Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
 class HostModels(engine.Models):
-    """Their process goes on without them: a model that has failed is loaded again, ever later."""
+    """Models whose process continues if one fails. A failed model is loaded again, after longer and
+    longer waits.
+    """
 
     is_final = False
 
 
 class SharedModels:
-    """Models that applications share. `users`: applications that have started, not closed them."""
+    """Models that applications share. `users`: applications that have started but not closed
+    them.
+    """
 
     def __init__(self, wanted: tuple[Any, ...], models: engine.Models, grace: float) -> None:
         self.wanted = wanted
@@ -40,7 +44,9 @@ class SharedModels:
 
 
 class Tables:
-    """The shared models of one process. Its lock guards all; no load or close runs under it."""
+    """The shared models of one process. One lock guards everything; no load or close happens while
+    it is held.
+    """
 
     def __init__(self) -> None:
         self.open: Opener = open_tried
@@ -82,7 +88,7 @@ class Tables:
             return shared
 
     def stop(self, shared: SharedModels, user: object, drain: float) -> bool:
-        """Closes models unless another application uses them. Whether all was released."""
+        """Closes models unless another application uses them. Returns whether all were released."""
         with self._lock:
             shared.users.discard(user)
             if shared.users or shared not in self._started:
@@ -105,7 +111,7 @@ class Tables:
             )
 
     def _check_packages(self, shared: SharedModels) -> None:
-        """Raises engine.ModelError where models can't be loaded in this process."""
+        """Raises engine.ModelError if models can't be loaded in this process."""
         own = [name for name in shared.models.names if not shared.models.served(name).config.at]
         missing = [name for name in ("torch", "exllamav2") if not importlib.util.find_spec(name)]
         if own and missing and self.open is open_tried:

@@ -41,9 +41,8 @@ class Source(Protocol):
         """Cancels the rest of the generation. Idempotent."""
 
     def drop(self) -> None:
-        """As `close`, for a finalizer: it may run amid any code, and so takes no lock.
-
-        Also for a thread other than that which reads: a `read` then ends or raises soon.
+        """As `close`, for finalizers, which may run during any code, so it takes no lock. A thread
+        other than the reader may call it too: a `read` then ends or raises soon.
         """
 
 

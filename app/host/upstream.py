@@ -1,4 +1,4 @@
-"""HTTP to a Switchyard server. A waiting thread keeps checking its own client."""
+"""HTTP to a Switchyard server. A thread that waits keeps checking its own client."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ RETRY = 1.0  # seconds to wait before an unreachable server is tried again
 
 
 class Upstream:
-    """One server. Any thread; each process has connections of its own."""
+    """One server. Any thread; each process has its own connections."""
 
     def __init__(self, url: str, key: str | None) -> None:
         """`url`: without the API's `/v1`. Raises SettingsError."""
@@ -82,12 +82,11 @@ class Upstream:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a mounted adapter answers: another try would get the same answer."""
+        """Whether a mounted adapter answers. A retry would then get the same answer."""
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter answer in place of the server, in this process; None: the server again.
-
+        """Lets an adapter answer in place of the server, in this process; None restores the server.
         For tests of host applications.
         """
         self.close()
@@ -175,8 +174,8 @@ class Incoming:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Closes the answer. Before the end of the body that closes the connection, and the server
-        cancels the jobs.
+        """Closes the answer. Before the end of the body this also closes the connection, and the
+        server cancels the jobs.
         """
         self._answer.close()
 
@@ -194,7 +193,7 @@ class _Lost(Exception):
 
 
 def _what_failed(error: requests.RequestException) -> str:
-    """Without the request's path and query, which may hold a prompt."""
+    """The reason, without the request's path and query, which may hold a prompt."""
     cause = error.args[0] if error.args else None
     return str(getattr(cause, "reason", None) or type(error).__name__)
 

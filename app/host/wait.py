@@ -17,7 +17,9 @@ SILENCE = 60.0  # seconds, at least, for which a stream may be silent; heartbeat
 
 
 def check_silence(silent: float, settings: Settings) -> None:
-    """For a stream with heartbeats. `silent`: seconds without a byte. Raises engine.Closed."""
+    """Raises engine.Closed if a stream with heartbeats is silent for too long. `silent`: seconds
+    without a byte.
+    """
     if silent > max(SILENCE, 4 * settings.heartbeat):
         raise engine.Closed(f"the server has said nothing for {silent:.0f} seconds")
 

@@ -1,4 +1,4 @@
-"""The WSGI worker of a host application: whether it ends, and warnings about its kind."""
+"""The WSGI worker of a host application: whether it is ending, and warnings about its kind."""
 
 import functools
 import importlib
@@ -19,7 +19,7 @@ THREADLESS = "without --threads, uWSGI generates nothing between two requests"
 def is_ending() -> bool:
     """Whether gunicorn's worker takes no more requests, and waits for running ones.
 
-    False under any other server: there SIGTERM ends the process at once.
+    False under any other server, where SIGTERM ends the process at once.
     """
     return getattr(_gunicorn(), "alive", True) is False
 
@@ -54,5 +54,7 @@ def _warn(remark: str) -> None:
 
 
 def _gunicorn() -> Any:
-    """gunicorn's worker, found by its method that handles SIGTERM. None elsewhere."""
+    """gunicorn's worker, found through its method that handles SIGTERM. None under other
+    servers.
+    """
     return getattr(signal.getsignal(signal.SIGTERM), "__self__", None)

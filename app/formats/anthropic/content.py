@@ -14,7 +14,7 @@ from switchyard.app.request.validation import TAG, Finite, Object, without_nulls
 
 
 class CacheControl(Object):
-    """Without effect: the prefix cache keeps every prefix as long as there is room."""
+    """Has no effect, because the prefix cache keeps every prefix as long as there is room."""
 
     place: ClassVar[str] = "cache_control"
     neutral: ClassVar[Table] = {"scope": ANY}
@@ -123,7 +123,7 @@ AssistantBlock = Annotated[
 
 
 class SystemMessage(Object):
-    """A system message. Its `output_config` is for the turn that it begins."""
+    """A system message. Its `output_config` applies to the turn that it begins."""
 
     place: ClassVar[str] = "messages"
     neutral: ClassVar[Table] = {
@@ -175,9 +175,8 @@ def clean(messages: Any) -> Any:
 
 
 def _clean(value: Any, name: str) -> Any:
-    """The value without nulls, also inside its list `name`.
-
-    The input of a call stays as it is, since null is a value there.
+    """The value without nulls, including those inside its list `name`. The input of a call is
+    unchanged, since null is a value there.
     """
     if not isinstance(value, dict):
         return value
@@ -200,7 +199,7 @@ def referenced(messages: Sequence[Message]) -> set[str]:
 
 
 def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) -> str:
-    """The text of blocks, one a line, so that words of two blocks don't run together."""
+    """The text of blocks, one per line, so that words of two blocks don't run together."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 

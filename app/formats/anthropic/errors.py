@@ -64,8 +64,8 @@ def describe(error: Exception, request_id: str) -> Described:
 
 
 def _too_long(error: engine.PromptTooLong) -> str:
-    """The message in the words that Anthropic's clients recognise. They read the numbers, so no
-    "at least" may stand before one.
+    """The message in the words that Anthropic's clients recognise. The clients parse the numbers,
+    so "at least" must not precede one.
     """
     prompt, new, limit = error.prompt_tokens, error.new_tokens, error.limit
     if prompt >= limit:

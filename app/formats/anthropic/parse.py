@@ -178,7 +178,8 @@ class MessagesBody(HowToThink):
     def chat(self, variables: Set[str], has_thoughts: bool) -> Chat:
         """The request as a chat. Raises BadRequest.
 
-        `variables`: used by the model's chat template. `has_thoughts`: it knows thoughts.
+        `variables`: those that the model's chat template uses. `has_thoughts`: whether it has
+        thoughts.
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat() if self.output_config else {}
@@ -187,7 +188,7 @@ class MessagesBody(HowToThink):
             return validate(MessagesChat, values).said_as(self)
 
     def _beside(self, thinking: dict[str, Any]) -> dict[str, Any]:
-        """`thinking`, and the other ways to request it. Raises BadRequest where they differ."""
+        """`thinking`, and the other ways to request it. Raises BadRequest if they differ."""
         if self.thinking is None:
             return {}
         asked, switches = self.chat_template_kwargs, thinking["chat_template_kwargs"]
@@ -220,7 +221,7 @@ class MessagesBody(HowToThink):
     def _system(self) -> str:
         """The system prompt without the client's billing block.
 
-        That block changes in each turn, and the prefix cache would miss all text after it.
+        That block changes in each turn, so the prefix cache would miss all text after it.
         """
         if not self.system:
             return ""
@@ -233,7 +234,7 @@ class MessagesBody(HowToThink):
 
 
 class MessageRequest(MessagesBody, Generation):
-    """Takes Anthropic's parameters, and those of all other generations by their own names."""
+    """Accepts Anthropic's parameters, and those of all other generations under their own names."""
 
     neutral: ClassVar[Table] = {
         **Generation.neutral,
@@ -273,13 +274,13 @@ class MessageRequest(MessagesBody, Generation):
 
 
 def message(body: dict[str, Any]) -> MessageRequest:
-    """A message's request from its JSON body. Raises BadRequest."""
+    """The request for a message, from its JSON body. Raises BadRequest."""
     return validate(MessageRequest, body)
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """A request to count tokens. It takes all parameters of a message: the answer names those that
-    have no effect on the count. Raises BadRequest.
+    """A request to count tokens. It accepts all parameters of a message; the answer lists those
+    that have no effect on the count. Raises BadRequest.
     """
     others = known_by(MessageRequest) - known_by(MessagesBody)
     for name in body.keys() & others:

@@ -55,7 +55,9 @@ class MessageRender:
                 yield {"type": "message_stop"}, ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        """Text written by it is missing in `whole`; the end of a stream doesn't need it."""
+        """Text that this function writes is missing from `whole`, which a stream doesn't need at
+        its end.
+        """
         block = self._blocks.open
         if block is None or block.kind != "text" or not self._answer.is_plain:
             return None
@@ -115,7 +117,9 @@ class MessageRender:
 
     @property
     def _signature(self) -> str:
-        """The signature of thoughts: clients send them back only with one. It is never checked."""
+        """The signature of thoughts. Clients send thoughts back only with a signature, which is
+        never checked.
+        """
         return self._head.identifier
 
     def _ending(self) -> dict[str, Any]:
@@ -127,7 +131,7 @@ class MessageRender:
         return {"stop_reason": _STOP_REASONS.get(reason), "stop_sequence": None}
 
     def _usage(self) -> dict[str, Any]:
-        """The usage. As in Anthropic's API, prompt tokens from the cache count apart."""
+        """The usage. As in Anthropic's API, prompt tokens from the cache are counted separately."""
         finished = self._answer.finished
         cached_tokens = finished.cached_tokens if finished else 0
         return {

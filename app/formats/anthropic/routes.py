@@ -32,7 +32,7 @@ ERRORS = (*GENERATION, 529)  # 529 where another try may help, else 503
 )
 @repeatable
 def create_message() -> flask.Response:
-    """Answer a conversation, in Anthropic's shape."""
+    """Answer a conversation, in Anthropic's form."""
     request = receive(parse.message, services().settings, services().gate)
     model = model_of(request.model)
     prompts = services().prompts(model)

@@ -60,7 +60,7 @@ class OwnTool(Object):
 
 
 class OtherTool(BaseModel):
-    """A tool of Anthropic's servers, or one that only its models know."""
+    """A tool of Anthropic's servers, or one that only Anthropic's models know."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -152,7 +152,7 @@ class Thinking(BaseModel):
 def tools_in_chat(
     tools: Sequence[OwnTool | OtherTool], choice: ToolChoice | None, referenced: Collection[str]
 ) -> dict[str, Any]:
-    """Parameters of the chat. The answer names tools that the model doesn't see."""
+    """Parameters of the chat. The answer lists tools that the model doesn't see."""
     offered = []
     for i, tool in enumerate(tools):
         if isinstance(tool, OwnTool) and tool.is_shown(referenced):

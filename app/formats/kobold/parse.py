@@ -145,7 +145,7 @@ class Kobold(OtherServers, OneText):
         return replace(sampling, temperature_last=True) if self._asks_for(_HEAT_LAST) else sampling
 
     def _asks_for(self, order: Sequence[int]) -> bool:
-        """Whether `sampler_order`, of active samplers, equals `order`."""
+        """Whether `sampler_order`, reduced to active samplers, equals `order`."""
         if self.sampler_order is None:
             return order is _ORDER
         is_on = (
@@ -254,7 +254,9 @@ _KOBOLD_ALONE = known_by(Kobold) - known_by(Textgen)
 
 
 def is_textgen(body: dict[str, Any]) -> bool:
-    """Whether a body is text-generation-webui's, which shares the path, by the limit's name."""
+    """Whether a body is that of text-generation-webui, which shares the path. The name of the token
+    limit shows it.
+    """
     return "max_new_tokens" in body and not body.keys() & _KOBOLD_ALONE
 
 

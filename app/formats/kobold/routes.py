@@ -70,7 +70,7 @@ class KoboldModel(TypedDict):
 )
 @repeatable
 def generate() -> flask.Response:
-    """Continue a prompt, as KoboldAI has it, or text-generation-webui with `max_new_tokens`."""
+    """Continue a prompt, as in KoboldAI, or with `max_new_tokens` as in text-generation-webui."""
     request = generation.receive(parse.generate, services().settings, services().gate)
     key = request.genkey if isinstance(request, parse.Kobold) else ""
     return answer_text(request, _identifier(key), render.KoboldRender, None)
@@ -86,7 +86,7 @@ def generate() -> flask.Response:
 )
 @repeatable
 def stream() -> flask.Response:
-    """Continue a prompt, as a stream, as KoboldCpp has it."""
+    """Continue a prompt as a stream, as in KoboldCpp."""
     request = generation.receive(parse.kobold_stream, services().settings, services().gate)
     identifier = _identifier(request.genkey)
     return answer_text(request, identifier, render.KoboldRender, render.EVENTS)
@@ -95,7 +95,7 @@ def stream() -> flask.Response:
 @blueprint.post("/api/extra/abort")
 @declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"}, counts=False)
 def abort() -> flask.Response:
-    """End the same client's generations of a `genkey`. Each is answered with its text so far."""
+    """End the same client's generations with a `genkey`. Each is answered with its text so far."""
     key = _receive(parse.Key)
     if not (key.genkey or key_of(flask.request)):  # other clients may have the same address
         return json_response({"success": False})
@@ -147,7 +147,7 @@ def max_context_length() -> flask.Response:
 @blueprint.get("/api/extra/true_max_context_length")
 @declares({200: Number}, errors=(503,))
 def true_max_context_length() -> flask.Response:
-    """Most tokens of prompt and completion together, as KoboldCpp has it."""
+    """The maximum number of tokens of prompt and completion together, as in KoboldCpp."""
     return max_context_length()
 
 
@@ -162,7 +162,7 @@ def max_length() -> flask.Response:
 @blueprint.post("/v1/internal/encode")
 @declares({200: Encoded}, body=parse.EncodeText, errors=(503,), example={"text": "Hello!"})
 def encode_text() -> flask.Response:
-    """The tokens of a text, as text-generation-webui has it."""
+    """The tokens of a text, as in text-generation-webui."""
     token_ids = _encode(_receive(parse.EncodeText).text, "text")
     return json_response({"tokens": token_ids, "length": len(token_ids)})
 
@@ -170,7 +170,7 @@ def encode_text() -> flask.Response:
 @blueprint.post("/v1/internal/decode")
 @declares({200: Decoded}, body=parse.DecodeTokens, errors=(503,), example={"tokens": [5, 6]})
 def decode_tokens() -> flask.Response:
-    """The text of tokens, as text-generation-webui has it."""
+    """The text of tokens, as in text-generation-webui."""
     token_ids = _receive(parse.DecodeTokens).tokens
     model = services().models.get()
     return json_response({"text": model.tokenizer.decode_given(token_ids, model.max_told)})
@@ -179,14 +179,14 @@ def decode_tokens() -> flask.Response:
 @blueprint.post("/v1/internal/token-count")
 @declares({200: Length}, body=parse.EncodeText, errors=(503,), example={"text": "Hello!"})
 def count_text() -> flask.Response:
-    """The number of tokens of a text, as text-generation-webui has it."""
+    """The number of tokens of a text, as in text-generation-webui."""
     return json_response({"length": len(_encode(_receive(parse.EncodeText).text, "text"))})
 
 
 @blueprint.get("/v1/internal/model/info")
 @declares({200: KoboldModel})
 def model_info() -> flask.Response:
-    """The model's name, as text-generation-webui has it."""
+    """The model's name, as in text-generation-webui."""
     name = services().models.get().config.name
     return json_response({"model_name": name, "lora_names": []})
 
@@ -209,7 +209,7 @@ def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
 
 
 def _prefix(key: str) -> str:
-    """The prefix of identifiers of a client's generations with one `genkey`."""
+    """The prefix of the identifiers of a client's generations with one `genkey`."""
     whose = f"{owner_of(flask.request)}\0{key}"
     return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
 

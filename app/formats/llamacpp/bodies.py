@@ -37,7 +37,7 @@ class Slot(TypedDict):
 
 
 def props(model: engine.Engine) -> dict[str, Any]:
-    """The properties of a loaded model. Its name stands for its path, which stays private."""
+    """The properties of a loaded model. Its name replaces its path, which stays private."""
     name, files = model.config.name, model.model_dir
     return {
         "default_generation_settings": {"n_ctx": model.info.max_seq_len},
@@ -55,7 +55,7 @@ def props(model: engine.Engine) -> dict[str, Any]:
 def slots(model: engine.Engine) -> Iterator[dict[str, Any]]:
     """The slots of a loaded model, one for each job that may run. The first ones are busy.
 
-    They don't show which client's job is in which.
+    They don't show which client's job is in which slot.
     """
     num_busy = sum(job.state != "pending" for job in model.jobs(timeout=0))
     for i in range(model.config.max_batch_size):

@@ -132,7 +132,7 @@ class LlamaCppOptions(OtherServers):
         return super().tokenized(job, tokenizer, limit)
 
     def biased(self, sampling: engine.Sampling, tokenizer: engine.Tokenizer) -> dict[int, float]:
-        """The bias of each token: those given by id, and the tokens of given texts."""
+        """The bias of each token that is given by id, or occurs in a given text."""
         bias = dict(sampling.logit_bias)
         for text, value in self.logit_bias.items():
             if not _is_id(text):

@@ -22,7 +22,7 @@ blueprint = flask.Blueprint("switchyard_llamacpp", __name__)
 )
 @repeatable
 def complete() -> flask.Response:
-    """Continue a prompt, or several, as llama.cpp's server has it."""
+    """Continue one or several prompts, as in llama.cpp's server."""
     return answer_prompts(
         generation.receive(parse.completion, services().settings, services().gate)
     )
@@ -38,7 +38,7 @@ def complete() -> flask.Response:
 )
 @repeatable
 def fill() -> flask.Response:
-    """Fill a gap in a text, as llama.cpp's server has it."""
+    """Fill a gap in a text, as in llama.cpp's server."""
     here = services()
     return answer_prompts(generation.receive(gap.gap, here.settings, here.gate))
 
@@ -46,12 +46,12 @@ def fill() -> flask.Response:
 @blueprint.get("/props")
 @declares({200: bodies.Props}, errors=(503,))
 def props() -> flask.Response:
-    """The server's properties, as llama.cpp's server has them."""
+    """The server's properties, as in llama.cpp's server."""
     return json_response(bodies.props(services().models.get()))
 
 
 @blueprint.get("/slots")
 @declares({200: list[bodies.Slot]}, errors=(503,))
 def slots() -> flask.Response:
-    """The slots of the batch, busy or free, as llama.cpp's server has them."""
+    """The slots of the batch, busy or free, as in llama.cpp's server."""
     return json_response(list(bodies.slots(services().models.get())))

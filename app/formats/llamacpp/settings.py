@@ -10,9 +10,8 @@ UNSEEDED = 2**32 - 1  # llama.cpp's value for a request without a seed
 
 
 def generation_settings(request: LlamaCppOptions, model: engine.Engine) -> dict[str, Any]:
-    """The effective parameters of a request, by its own names.
-
-    Samplers that this server doesn't have are off.
+    """The effective parameters of a request, under llama.cpp's names. Samplers that this server
+    lacks are off.
     """
     sampling = request.sampling(model.config)
     names = request.names_of_fields()

@@ -1,4 +1,4 @@
-"""Ollama's wire format: /api/chat, /api/generate, and what its clients ask of models."""
+"""Ollama's wire format: /api/chat, /api/generate, and its clients' requests about models."""
 
 from switchyard.app.formats.format import Format, Words
 from switchyard.app.formats.ollama.errors import OllamaErrorBody, describe, is_spoken

@@ -34,7 +34,7 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model without the tag that it is not configured with."""
+    """The name of a model, without a tag that the configuration doesn't have."""
     if name is None or not name.endswith(LATEST):
         return name
     try:
@@ -94,7 +94,7 @@ def _plain(
     identifier: str,
     make_render: Callable[[tuple[int, ...], Mapping[str, Answer]], Render],
 ) -> Prepared:
-    """A prompt without chat template: a text to continue, or with a gap."""
+    """A prompt without a chat template: a text to continue, or a text with a gap."""
     tokenizer, most = model.tokenizer, model.info.max_seq_len
     model.check_room(1, tokenizer.guess(len(request.prompt) + len(request.suffix or "")))
     if request.suffix is None:
@@ -120,8 +120,8 @@ def _after_context(
 
 
 def _keep(request: OllamaBody, name: str) -> None:
-    """Sets how long the model stays loaded, for an admin's API key. Other clients' values are
-    ignored, and the answer says so.
+    """Sets how long the model stays loaded, if the API key is an admin's. Values of other clients
+    are ignored, and the answer says so.
     """
     seconds, caller = request.keep_alive, caller_of(flask.request)
     if seconds is None:
@@ -165,7 +165,7 @@ def _done(
 
 
 def one_line(body: dict[str, Any], is_streamed: bool) -> flask.Response:
-    """A body that is all of an answer, streamed or not."""
+    """A body that is the whole answer, streamed or not."""
     if not is_streamed:
         return json_response(body)
     return flask.Response(dumps(body) + b"\n", mimetype=JSON_LINES.mimetype)

@@ -10,9 +10,8 @@ DURATION = rf"^[+-]?(?:{_NUMBER}|(?:{_NUMBER}(?:{_UNIT}))+)$"
 
 
 def seconds(value: Any) -> Any:
-    """The seconds of a duration such as `1h30m`, or of a text that is a number of seconds.
-
-    Other values stay as they are. Raises ValueError for any other text.
+    """The seconds in a duration such as `1h30m`, or in a text with a number of seconds. Values that
+    aren't text are returned unchanged. Raises ValueError for any other text.
     """
     if not isinstance(value, str):
         return value

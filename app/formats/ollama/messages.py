@@ -1,4 +1,4 @@
-"""Messages of Ollama's API: those of a chat, with arguments as objects. Pure."""
+"""Messages of Ollama's API, which are those of a chat, with arguments as objects. Pure."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ class OllamaMessage(Message):
 
 
 def with_ids(messages: Sequence[OllamaMessage]) -> Iterator[OllamaMessage]:
-    """The messages, in which each call has an id, and each result that of its call."""
+    """The messages, in which each call has an id, and each result has the id of its call."""
     number = 0
     calls = _OpenCalls([])
     for message in messages:
@@ -83,7 +83,7 @@ class _OpenCalls:
             self._by_name[call.function.name].append(call.id)
 
     def answer(self, identifier: str | None, name: str | None) -> str:
-        """The id of the call of a result with this id and name."""
+        """The id of the call to which a result with this id and name belongs."""
         found = identifier or self._first(self._by_name[name or ""]) or self._first(self._in_order)
         self._open.discard(found or "")
         return found or "call_0"

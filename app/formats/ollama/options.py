@@ -43,7 +43,9 @@ _ASKED = {
 
 
 def _bare(schema: dict[str, Any], kind: type[BaseModel]) -> None:
-    """The schema without descriptions: the request has the same parameters outside."""
+    """The schema without descriptions, because the request has the same parameters outside of
+    `options`.
+    """
     admit: Any = Finite["json_schema_extra"]
     admit(schema, kind)
     for value in schema["properties"].values():

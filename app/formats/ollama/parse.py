@@ -1,4 +1,4 @@
-"""Request bodies of Ollama's chats and generations, which are chats to this server. Pure."""
+"""Request bodies of Ollama's chats and generations, which this server handles as chats. Pure."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -114,7 +114,7 @@ class OllamaBody(OllamaDefaults, Chat):
         return {**names, "max_new_tokens": ours["max_tokens"], **effort}
 
     def chat(self) -> "OllamaBody":
-        """The request as the chat that it means."""
+        """The request as an equivalent chat."""
         update: dict[str, Any] = {}
         if isinstance(self.think, str):
             update["reasoning_effort"] = self.think
@@ -248,10 +248,10 @@ def _read(kind: type[Kind], body: dict[str, Any]) -> Kind:
 
 
 def chat(body: dict[str, Any]) -> ChatRequest:
-    """A chat's request from its JSON body. Raises BadRequest."""
+    """The request for a chat, from its JSON body. Raises BadRequest."""
     return _read(ChatRequest, body)
 
 
 def generate(body: dict[str, Any]) -> GenerateRequest:
-    """A generation's request from its JSON body. Raises BadRequest."""
+    """The request for a generation, from its JSON body. Raises BadRequest."""
     return _read(GenerateRequest, body)

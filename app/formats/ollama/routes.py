@@ -39,7 +39,7 @@ blueprint = flask.Blueprint(BLUEPRINT, __name__, url_prefix="/api")
 )
 @repeatable
 def ollama_chat() -> flask.Response:
-    """Answer a conversation, as Ollama has it. Streamed by default."""
+    """Answer a conversation, as in Ollama. The answer is streamed by default."""
     return answer_ollama(receive(parse.chat, services().settings, services().gate))
 
 
@@ -59,7 +59,7 @@ def ollama_chat() -> flask.Response:
 )
 @repeatable
 def ollama_generate() -> flask.Response:
-    """Answer a prompt, as Ollama has it. Streamed by default."""
+    """Answer a prompt, as in Ollama. The answer is streamed by default."""
     return answer_ollama(receive(parse.generate, services().settings, services().gate))
 
 
@@ -127,7 +127,7 @@ def ollama_show() -> flask.Response:
     example={"stream": False},
 )
 def ollama_pull() -> flask.Response:
-    """Success for a model that is served. This server downloads none."""
+    """Success for a model that is served. This server downloads no models."""
     request = _receive(parse.ModelRequest)
     try:
         services().models.get(name_of(request.model))

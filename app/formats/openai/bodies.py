@@ -28,7 +28,7 @@ class CompletionLogprobsBody(TypedDict):
 
 
 class PromptLogprob(TypedDict):
-    """`rank`: 1 is the most probable token; null below those that were asked for."""
+    """`rank`: 1 is the most probable token; null for tokens below the requested ones."""
 
     logprob: float
     rank: int | None

@@ -92,7 +92,7 @@ class OpenAIRender(ChoicesRender):
 
     @property
     def _reasoning_tokens(self) -> int:
-        """The tokens of thoughts of all choices, so far."""
+        """The number of thought tokens of all choices so far."""
         return 0
 
     @abc.abstractmethod
@@ -109,7 +109,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The body after all choices, if the request asks for usage."""
+        """The body after all choices, if the request wants usage."""
 
     @abc.abstractmethod
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies of an event. The last one has the tokens until then, if the client asks."""
+        """The bodies of an event. The last one has the tokens so far, if the client wants them."""
         if not self._request.return_token_ids:
             yield from bodies
             return
@@ -169,7 +169,7 @@ class OpenAIRender(ChoicesRender):
         return self._head.prompts[index // self._request.n]
 
     def _tell_prompt(self, body: dict[str, Any], choice: dict[str, Any], index: int) -> None:
-        """Adds the tokens of a choice's prompt, to the choice or its body."""
+        """Adds the tokens of a choice's prompt to the choice or its body."""
         choice["prompt_token_ids"] = self._prompt_of(index)
 
 

@@ -94,7 +94,7 @@ def _read(
 )
 @repeatable
 def create_chat_completion() -> flask.Response:
-    """Answer a conversation, by the model's own chat template."""
+    """Answer a conversation, rendered with the model's own chat template."""
     request = receive(parse_chat, services().settings, services().gate)
     model = model_of(request.model)
     identifier = f"chatcmpl-{uuid.uuid4().hex}"
@@ -115,7 +115,7 @@ def create_chat_completion() -> flask.Response:
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def count_chat_tokens() -> flask.Response:
-    """Count the tokens of a conversation's prompt, as llama.cpp has it."""
+    """Count the tokens of a conversation's prompt, as in llama.cpp."""
     return answer_count(receive(parse_chat, services().settings, services().gate))
 
 
@@ -129,7 +129,9 @@ def create_embedding() -> flask.Response:
 
 
 def _framing(request: Scored, num_choices: int) -> Framing | None:
-    """The framing of a streamed answer. Raises BadRequest for a parameter without room in it."""
+    """The framing of a streamed answer. Raises BadRequest for a parameter for which it has no
+    room.
+    """
     if not request.stream:
         return None
     framing = choose_framing(flask.request.accept_mimetypes)

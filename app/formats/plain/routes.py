@@ -44,7 +44,7 @@ def _check_origin() -> None:
 )
 @repeatable
 def create_text() -> flask.Response:
-    """Continue a prompt, given as JSON or as a form."""
+    """Continue a prompt that is sent as JSON or as a form."""
     return _answer(_receive(_read_body))
 
 
@@ -57,7 +57,7 @@ def create_text() -> flask.Response:
     example={"prompt": "Once upon a time", "max_tokens": 64},
 )
 def get_text() -> flask.Response:
-    """Continue a prompt, given in the query string; with `stream=true` for an EventSource."""
+    """Continue a prompt from the query string; with `stream=true` for an EventSource."""
     if flask.request.method == "HEAD":  # it must not cost a generation
         raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
     if "Last-Event-ID" in flask.request.headers and not services().settings.resume_timeout:

@@ -17,7 +17,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class Item(Object):
-    """Base of all items. Both members come from earlier answers, and have no effect."""
+    """Base of all items. Both members are copied from earlier answers, and have no effect."""
 
     place: ClassVar[str] = "input"
 
@@ -119,7 +119,9 @@ class FunctionCallOutput(Item):
 
 
 class ReasoningItem(Item):
-    """Thoughts of an earlier answer. Encrypted content comes from other servers: unreadable."""
+    """Thoughts of an earlier answer. Encrypted content comes from other servers and can't be
+    read.
+    """
 
     neutral: ClassVar[Table] = {"encrypted_content": ANY}
 
@@ -129,7 +131,7 @@ class ReasoningItem(Item):
 
 
 class AdditionalTools(BaseModel):
-    """Without effect: the request's `tools` offer tools."""
+    """Has no effect, because only the request's `tools` offer tools."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

@@ -34,7 +34,7 @@ blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/re
 )
 @repeatable
 def create_response() -> flask.Response:
-    """Answer a conversation, in the shape of OpenAI's Responses."""
+    """Answer a conversation, in the form of OpenAI's Responses."""
     request = receive(parse.response, services().settings, services().gate)
     conversation = StoredConversation(request, services())
     chat = request.chat(conversation.messages)
@@ -56,7 +56,7 @@ def create_response() -> flask.Response:
 @blueprint.get("/<identifier>")
 @declares({200: bodies.ResponseBody}, errors=(400, 404))
 def get_response(identifier: str) -> flask.Response:
-    """A stored response of this client, whole."""
+    """A whole stored response of this client."""
     if flask.request.args.get("stream", "false") != "false":
         raise BadRequest("stream: a stored response comes whole", "stream")
     return flask.Response(stored.find(services().stored, identifier).body, mimetype=JSON)
@@ -65,7 +65,9 @@ def get_response(identifier: str) -> flask.Response:
 @blueprint.delete("/<identifier>")
 @declares({200: bodies.DeletedBody}, errors=(404,))
 def delete_response(identifier: str) -> flask.Response:
-    """Forget a stored response of this client. Those that continue it keep their conversation."""
+    """Delete a stored response of this client. Responses that continue it keep their
+    conversation.
+    """
     if not services().stored.remove(identifier, owner_of(flask.request)):
         raise stored.not_found(identifier)
     return json_response({"id": identifier, "object": "response", "deleted": True})

@@ -1,5 +1,5 @@
-"""Stored responses: the conversation that a request continues, and what is kept of its answer.
-Request threads and the sender.
+"""Stored responses: the conversation that a request continues, and storing its answer. Request
+threads and the sender.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
 class StoredConversation:
-    """The conversation of one request: what is stored of it, and what the request adds."""
+    """The conversation of one request: the stored part, and what the request adds."""
 
     def __init__(self, request: ResponseRequest, here: Services) -> None:
         """Raises NotStored, BadRequest, and as `submit.enter`."""
@@ -48,9 +48,8 @@ class StoredConversation:
         return [*before, *self._added]
 
     def stored(self, render: Render, identifier: str) -> Render:
-        """The render, which also stores the response under `identifier` if the client wants it.
-
-        Where nothing is stored, the answer says so.
+        """The render, which also stores the response under `identifier` if the client wants that.
+        If nothing is stored, the answer says so.
         """
         if not self.is_stored:
             if self._is_wanted:
@@ -67,7 +66,7 @@ class StoredConversation:
 
 
 class _Kept(Wrapped):
-    """Keeps the whole response before its client can know that it has ended."""
+    """Stores the whole response before its client can learn that it has ended."""
 
     def __init__(self, render: Render, keep: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(render)

@@ -32,7 +32,7 @@ class Namespace(BaseModel):
 
 
 class HostedTool(BaseModel):
-    """A tool of OpenAI's servers, or one that only its models know."""
+    """A tool of OpenAI's servers, or one that only OpenAI's models know."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -82,7 +82,7 @@ ToolChoice = Annotated[
 
 
 def functions(tools: Sequence[AnyTool]) -> Iterator[dict[str, Any]]:
-    """The functions in the shape of a chat. The answer names tools that the model doesn't see."""
+    """The functions in the shape of a chat. The answer lists tools that the model doesn't see."""
     for i, tool in enumerate(tools):
         match tool:
             case Namespace(name=name, tools=inner):

@@ -22,7 +22,7 @@ def answer_text(
     make_render: Callable[[Mapping[str, Choice]], TextRender],
     framing: Framing | None,
 ) -> flask.Response:
-    """The response. `framing`: of a stream, else None. Raises BadRequest, and as `answer`."""
+    """The response. `framing`: that of a stream, else None. Raises BadRequest, and as `answer`."""
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
     for name in ("timings", "timings_per_token"):

@@ -14,7 +14,7 @@ from switchyard.app.request.validation import Finite
 
 
 class TextRequest(Generation):
-    """A request with text prompts. Without `max_tokens` the server's own default holds."""
+    """A request with text prompts. Without `max_tokens` the server's default applies."""
 
     withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # answers always have usage
 
@@ -70,7 +70,7 @@ class Switch(NamedTuple):
 
 
 class OtherServers(TextRequest):
-    """A request by other servers' names of parameters."""
+    """A request that uses other servers' names of parameters."""
 
     switches: ClassVar[tuple[Switch, ...]] = ()
 
@@ -79,7 +79,7 @@ class OtherServers(TextRequest):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The parameters without those of inactive samplers, which clients send all the same."""
+        """The parameters without those of inactive samplers, which clients send too."""
         for switch in cls.switches:
             window = given.get(switch.window) if switch.window else None
             if type(window) is int and window == 0:
@@ -95,7 +95,9 @@ def called(server: Server) -> ConfigDict:
 
 
 def idle(body: Mapping[str, Any], switches: Iterable[Switch]) -> set[str]:
-    """The parameters in `body` of samplers that are off. A preset may turn on what isn't given."""
+    """The parameters in `body` that belong to samplers that are off. A preset may turn on a sampler
+    that the request doesn't set.
+    """
     has_preset = "preset" in body
     off = (
         switch

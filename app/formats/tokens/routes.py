@@ -1,4 +1,6 @@
-"""The routes about tokens. Without the context's length in the answer, they need no warm model."""
+"""The routes about tokens. If the answer doesn't contain the context's length, they work before the
+model is warm.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -57,7 +59,9 @@ class PromptText(TypedDict):
     example={"content": "Hello!"},
 )
 def tokenize() -> flask.Response:
-    """The tokens of a text: `content` as llama.cpp has it, `prompt` or `messages` as vLLM."""
+    """The tokens of a text: of `content` as in llama.cpp, or of `prompt` or `messages` as in
+    vLLM.
+    """
     request = generation.receive(parse.tokenize, services().settings, services().gate)
     model = services().models.get(request.model)
     tokenizer = model.tokenizer
@@ -107,7 +111,7 @@ def apply_template() -> flask.Response:
 @blueprint.get("/tokenizer_info")
 @declares({200: TokenizerInfo}, errors=(503,))
 def tokenizer_info() -> flask.Response:
-    """The special tokens and the chat template of the model, null where it has none."""
+    """The special tokens and the chat template of the model, or null for those that it lacks."""
     files = services().models.get().model_dir
     names = ("bos_token", "eos_token", "pad_token")
     body = {name: files.special_token(name) for name in names}

@@ -25,7 +25,8 @@ _CLOSED = (OSError, simple_websocket.ConnectionClosed, wsproto.utilities.LocalPr
 
 
 class SharedSocket:
-    """A wrapper of the socket, for simple_websocket. Two threads write, each frame in one piece.
+    """A wrapper of the socket, for simple_websocket. Two threads write to it, each frame in one
+    piece.
 
     The server closes the real socket, not the receiving thread.
     """
@@ -78,7 +79,7 @@ class SharedSocket:
     # Request thread
 
     def resume(self) -> None:
-        """The reader has taken all messages: receiving goes on."""
+        """Continues receiving, after the reader has taken all messages."""
         self._unread = 0
         self._may_receive.set()
 
@@ -91,7 +92,7 @@ class Connection:
     ) -> None:
         """`heartbeat`: seconds without a message, after which a ping is sent.
 
-        The client needn't answer it: a write to a client that has left fails by itself.
+        The client need not answer, because a write to a client that has left fails anyway.
         """
         self._websocket = websocket
         self._websocket.max_message_size = max_message_size
@@ -111,7 +112,7 @@ class Connection:
     def messages(self) -> Iterator[str | bytes]:
         """The messages that have come. Raises ClientGone.
 
-        A wake during this call may be lost, so the caller looks at all else after it.
+        A wake during this call may be lost, so the caller checks everything else afterwards.
         """
         try:
             while (message := self._websocket.receive(timeout=0)) is not None:

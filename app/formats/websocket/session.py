@@ -60,7 +60,9 @@ class Session:
         self._running: dict[parse.Identifier, Running] = {}  # by the client's identifier
 
     def run(self) -> None:
-        """Serves until the client leaves, is idle for too long, or all has ended in a drain."""
+        """Serves until the client leaves or is idle for too long, or until everything has ended in
+        a drain.
+        """
         code, reason = GOING_AWAY, "the server is shutting down"
         try:
             while not self._has_drained():
@@ -94,7 +96,7 @@ class Session:
         return True
 
     def _is_idle(self) -> bool:
-        """Whether it was idle for too long. If so, it informs the client."""
+        """Whether the session was idle for too long. If so, informs the client."""
         now = time.monotonic()
         if self._running:
             self._last_work = now
