@@ -235,7 +235,7 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def takes_unknown(self) -> bool:
-        """Whether unknown parameters are named in the answer instead of refused."""
+        """Whether unknown parameters are listed in the answer instead of being refused."""
         return self.unknown_parameters == "ignore"
 
     @property

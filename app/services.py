@@ -57,7 +57,7 @@ class Services:
     _templates: Templates = field(default_factory=weakref.WeakKeyDictionary)
 
     def template(self, model: engine.Engine) -> ChatTemplate:
-        """The chat template of a model, whose fault is logged once. Raises engine.ModelError."""
+        """The chat template of a model. A fault in it is logged once. Raises engine.ModelError."""
         found = self._templates.get(model)
         if found is None:
             found = self._templates[model] = ChatTemplate(model.model_dir)
@@ -79,8 +79,8 @@ def services() -> Services:
 
 
 def repeatable(view: View[Arguments]) -> View[Arguments]:
-    """Lets requests to a view repeat: with an Idempotency-Key they get the same answer, with a
-    Last-Event-ID the rest of a stream. Goes below `declares`.
+    """Lets clients repeat requests to a view. With an Idempotency-Key they get the same answer, and
+    with a Last-Event-ID the rest of a stream. Goes below `declares`.
     """
 
     @functools.wraps(view)

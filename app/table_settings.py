@@ -22,7 +22,9 @@ MAX_STATE_DIR = 40  # characters; Ray's Unix sockets are below, and a system all
 
 
 class EngineRange(pydantic.BaseModel, extra="forbid"):
-    """How many engines of a model a cluster has. `jobs`: wanted for each, by which it scales."""
+    """How many engines of a model a cluster has. `jobs`: the number wanted for each, by which it
+    scales.
+    """
 
     min: int = Field(ge=1)
     max: int = Field(ge=1)
@@ -96,7 +98,7 @@ def _range_of(ports: str) -> range:
 
 
 def check_label(label: str) -> None:
-    """Raises ValueError for what can't be a machine's label."""
+    """Raises ValueError for a text that can't be a machine's label."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", label, re.ASCII):
         raise ValueError(f"{label!r} must be a label: lower-case letters, digits and -")
 
@@ -281,7 +283,7 @@ class TableSettings(EngineSettings):
 
     @property
     def max_jobs(self) -> int:
-        """Most jobs that all models hold together."""
+        """The maximum number of jobs that all models hold together."""
         models: list[ModelSettings] = [*self.tables()] or [self]
         if self.models_dir:  # one further model at a time
             models.append(self)
@@ -327,7 +329,9 @@ class TableSettings(EngineSettings):
 
 
 def _without_copies(config: engine.ModelConfig) -> engine.ModelConfig:
-    """For one of several models: copies of weights would take the memory of the others."""
+    """Turns copies of weights off for one of several models, because they would take the memory of
+    the others.
+    """
     if config.unpacked_weights != "auto":
         return config
     return replace(config, unpacked_weights="off")

@@ -44,7 +44,7 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.s
 
 
 def signature(status: os.stat_result) -> tuple[int, int, int]:
-    """A value that differs once the file has changed."""
+    """A value that changes when the file changes."""
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 

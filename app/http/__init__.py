@@ -1,1 +1,1 @@
-"""One request as HTTP: body, form, client, identity. The only socket."""
+"""One request as HTTP: body, form, client, identity. Only this folder uses the socket."""

@@ -21,8 +21,8 @@ _SEPARATORS = [(c.encode(), rf"\u{ord(c):04x}".encode()) for c in "\x85\u2028\u2
 def check_values(data: bytes, max_bytes: int) -> None:
     """Raises BadRequest for JSON of more values than a body of `max_bytes` needs.
 
-    Parsing values holds the GIL. Counting brackets and commas costs next to nothing; brackets and
-    commas inside strings don't count.
+    Parsing values holds the GIL. Counting brackets and commas costs almost nothing; those inside
+    strings don't count.
     """
     limit = max(MAX_VALUES, max_bytes // VALUE_BYTES)
     if _num_marks(data) <= limit:
@@ -33,14 +33,14 @@ def check_values(data: bytes, max_bytes: int) -> None:
 
 
 def _num_marks(data: bytes) -> int:
-    """About the number of values in a JSON text."""
+    """The approximate number of values in a JSON text."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
     """The JSON object in the current request's body. Raises BadRequest, or werkzeug's 415.
 
-    NaN and infinities pass, so that validation can name the parameter that has one.
+    NaN and infinities are accepted here, so that validation can name the parameter.
     """
     if flask.request.mimetype and not flask.request.is_json and not is_curls(data):
         raise werkzeug.exceptions.UnsupportedMediaType(
@@ -63,8 +63,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
 def is_curls(data: bytes) -> bool:
     """Whether the current request's body is JSON that curl sends as a form, which `-d` does.
 
-    A page can send the same without a CORS preflight. Its browser adds `Origin`, or
-    `Sec-Fetch-Site`, which no page can leave out.
+    A page can send the same without a CORS preflight, but its browser adds `Origin` or
+    `Sec-Fetch-Site`, which a page can't remove.
     """
     headers = flask.request.headers
     return (
@@ -106,8 +106,8 @@ def read_bytes(max_bytes: int) -> bytes:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON in UTF-8 and on one line. U+0085, U+2028 and U+2029 are escaped: many clients that read
-    a stream line by line would split it there.
+    """JSON in UTF-8 on one line. U+0085, U+2028 and U+2029 are escaped, because many clients that
+    read a stream by lines would split it there.
     """
     data = pydantic_core.to_json(value)  # a quarter of the time of json.dumps
     if data.isascii():

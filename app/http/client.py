@@ -1,4 +1,4 @@
-"""The other end of a request's connection, as far as the WSGI server shows it."""
+"""The client's end of a request's connection, as far as the WSGI server shows it."""
 
 import contextlib
 import importlib
@@ -48,7 +48,7 @@ class Client:
     """The client of one request.
 
     gunicorn, werkzeug and uWSGI show the socket; waitress reports whether it has closed. Under any
-    other server a client counts as there until a write to it fails.
+    other server a client counts as connected until a write to it fails.
     """
 
     __slots__ = ("_is_disconnected", "_poll", "_socket")
@@ -71,8 +71,8 @@ class Client:
     def look(self) -> Presence:
         """The state of the connection now. Never waits.
 
-        `half-closed`: the client sends nothing more. It may still read, or have closed the
-        connection. A write shows it: a closed connection answers with a reset.
+        `half-closed`: the client sends nothing more. It may still read, or may have closed the
+        connection. A write shows which, because a closed connection answers with a reset.
         """
         if self._poll is not None:
             for _, flags in self._poll.poll(0):
@@ -82,8 +82,8 @@ class Client:
         return "there"
 
     def limit_sends(self, seconds: float) -> None:
-        """Let a write fail, and the client count as gone, once it took no byte for `seconds`, at
-        least 0.001.
+        """Make writes fail, and the client count as gone, once it has taken no byte for `seconds`,
+        which is at least 0.001.
         """
         if self._socket is None:
             return
@@ -98,7 +98,7 @@ class Client:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def send(self, data: bytes | memoryview) -> int:
-        """Sends what the socket's buffer has room for. Returns the number of bytes sent.
+        """Sends as much as fits into the socket's buffer. Returns the number of bytes sent.
 
         Never waits. Raises ClientGone.
         """
@@ -118,7 +118,7 @@ class Client:
         return int.from_bytes(data, sys.byteorder)
 
     def cut_off(self) -> None:
-        """Let the server's close reset the connection and drop data still on its way."""
+        """Make the server's close reset the connection and drop data that is still on its way."""
         assert self._socket is not None
         with contextlib.suppress(OSError):  # gone already
             now = struct.pack("ii", 1, 0)
@@ -127,9 +127,9 @@ class Client:
 
     @contextlib.contextmanager
     def receiving(self, seconds: float) -> Iterator[None]:
-        """Limits all reads inside to `seconds` together. Raises BodyTimeout after that.
-
-        A socket's own timeout limits each read: a client that sends a byte a second never meets it.
+        """Limits all reads inside to `seconds` together, and then raises BodyTimeout. A socket's
+        own timeout limits each read, so a client that sends a byte per second would never exceed
+        it.
         """
         if self._socket is None:
             yield  # a server like waitress has read the body before it calls the application

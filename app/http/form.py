@@ -35,7 +35,7 @@ def read_query(kind: type[Parameters]) -> dict[str, Any]:
 
 
 class _Fields(MultiPartParser):
-    """Refuses files. flask.request.form would store a file on disk before the check."""
+    """Refuses files, because flask.request.form would store a file on disk before the check."""
 
     def start_file_streaming(self, event: File, total_content_length: int | None) -> Any:
         name = event.name or "a part without a name"
@@ -90,7 +90,9 @@ def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, A
 
 
 def _read(text: str) -> Any:
-    """The JSON value of a text. A text that is no JSON stays as it is; validation refuses it."""
+    """The JSON value of a text. A text that isn't JSON is returned unchanged, and validation
+    refuses it.
+    """
     if text.lower() in TRUE | FALSE:
         return text.lower() in TRUE
     if text.count(",") > MAX_VALUES:
@@ -106,7 +108,9 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether the type takes strings, alone or as items of a list: no JSON is read from them."""
+    """Whether the type accepts strings, alone or as items of a list, which are not parsed as
+    JSON.
+    """
     for kind in _kinds(annotation):
         items = typing.get_args(kind)
         is_choice = typing.get_origin(kind) is Literal and isinstance(items[0], str)
@@ -117,7 +121,7 @@ def _is_text(annotation: Any) -> bool:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The members of a union; any other type alone."""
+    """The members of a union; for any other type, the type itself."""
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _kinds(items[0])

@@ -2,16 +2,17 @@
 Request threads.
 
 This work takes the GIL from the engine thread, and memory, in proportion to the input. The gate
-admits two large inputs at a time, of 1 MiB together; a larger input is inside alone. The others
-wait in order of arrival, each on its own event. An input that leaves admits the next. While
-jobs run, the next waits as long again as the last was inside: large inputs take at most half of the
-time. A waiting thread checks four times a second whether its client is still there. Small inputs
-pass without a lock: each request thread has at most one, for a millisecond. One that turns out to
-be more work than its bytes say enters again, by `parts.weight`.
+admits two large inputs at a time, of up to 1 MiB together; a larger input is admitted alone. The
+others wait in order of arrival, each on its own event. When an input leaves, it admits the next.
+While jobs run, the next input waits as long as the last one was inside, so large inputs take at
+most half of the time. A waiting thread checks four times a second whether its client is still
+there. Small inputs pass without a lock, because each request thread has at most one, for a
+millisecond. An input that turns out to be more work than its size suggests enters again, through
+`parts.weight`.
 
 While an input is inside, threads give up the GIL ten times as often. The engine thread takes the
 GIL about a hundred times a step, and would wait 5 ms for it each time. At other times shorter turns
-cost more than they bring, since hundreds of readers switch then.
+cost more than they gain, because then hundreds of readers switch.
 """
 
 import sys
@@ -99,8 +100,8 @@ class Gate:
         num_busy: Callable[[], int],
         prepared: Callable[[], None] = lambda: None,
     ) -> None:
-        """At most `max_waiting` inputs wait. With the running jobs (`num_busy`),
-        they are at most `max_busy`: each holds a request thread, and some threads must stay free.
+        """At most `max_waiting` inputs wait. Together with the running jobs (`num_busy`) there are
+        at most `max_busy`, because each holds a request thread, and some threads must stay free.
         `prepared`: see `Threads`; called for each large input.
         """
         self._max_waiting = max_waiting
@@ -124,10 +125,8 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, size: int, check: Callable[[], None]) -> Place:
-        """A place inside for an input of `size` bytes, which the caller leaves.
-
-        Waits, and calls `check` meanwhile: its exception ends the wait. Raises Full if too many
-        inputs wait.
+        """A place inside for an input of `size` bytes, which the caller must leave. Waits, and
+        calls `check` meanwhile, whose exception ends the wait. Raises Full if too many inputs wait.
         """
         if size < LARGE:
             return Place(None, size)
@@ -150,7 +149,7 @@ class Gate:
         return place
 
     def leave(self, place: Place) -> None:
-        """Frees a place, waiting or inside. `Place.leave` alone calls this."""
+        """Frees a place, whether waiting or inside. Only `Place.leave` calls this."""
         with self._lock:
             if place.admitted.is_set():
                 self._inside.remove(place)

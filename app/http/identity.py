@@ -1,4 +1,4 @@
-"""The identity of a request: the client it counts for, the owner of its answer, and whether an
+"""The identity of a request: the client that it counts for, the owner of its answer, and whether an
 operator sent it. `operations` checks API keys and leaves the result in the environ as `CALLER`.
 """
 
@@ -43,7 +43,7 @@ def address_of(request: flask.Request) -> str:
 def share_of(request: flask.Request) -> str:
     """The client for shares and limits: the checked API key, else the network of the address.
 
-    An unchecked key does not count: a client could invent keys, and so gain shares.
+    An unchecked key does not count, because a client could invent keys to gain shares.
     """
     if (caller := caller_of(request)) is not None:
         return f"key:{caller.name}"
@@ -60,7 +60,7 @@ def owner_of(request: flask.Request) -> str:
     """The owner of a request's answer: the checked API key, else unchecked key and address.
 
     Clients behind one proxy may share key and address. A caller that grants access by owner must
-    also ask for something that only one client knows.
+    also require something that only one client knows.
     """
     if caller_of(request) is not None:
         return key_of(request)
@@ -70,7 +70,7 @@ def owner_of(request: flask.Request) -> str:
 def key_of(request: flask.Request) -> str:
     """The API key of a request: the name of a checked key, else a hash; empty without a key.
 
-    A hash, because a key must not get into a log.
+    It is a hash, because a key must not get into a log.
     """
     if (caller := caller_of(request)) is not None:
         return f"key:{caller.name}"
@@ -83,7 +83,7 @@ def is_operator(request: flask.Request) -> bool:
     """Whether a request has an operator's rights.
 
     With API keys: the key's role is admin. Without: the request comes from a process on the
-    server's own machine. A proxy's headers, or a browser's `Origin`, make it a foreign request.
+    server's own machine. Headers of a proxy, or a browser's `Origin`, show that it is not.
     """
     if (caller := caller_of(request)) is not None:
         return caller.is_admin

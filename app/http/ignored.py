@@ -14,7 +14,7 @@ HEADER = "X-Switchyard-Ignored"
 def register(target: flask.Flask | flask.Blueprint, takes_unknown: bool) -> None:
     """Adds the header to all answers of an application or blueprint.
 
-    `takes_unknown`: an unknown parameter is named there, too, instead of refused.
+    `takes_unknown`: unknown parameters are listed there too, instead of being refused.
     """
     target.before_request(functools.partial(neutral.begin, takes_unknown))
     target.after_request(_say)

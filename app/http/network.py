@@ -9,8 +9,8 @@ MAX_NETWORKS = 4096  # kept, since reading an address takes some microseconds
 
 @functools.lru_cache(MAX_NETWORKS)
 def network_of(address: str) -> str:
-    """What one client has of addresses: an IPv4 address, also as IPv6 writes it, or the /64 of an
-    IPv6 address. Anything else stays as it is.
+    """The addresses that count as one client: an IPv4 address, even in IPv6 notation, or the /64 of
+    an IPv6 address. Any other text is returned unchanged.
     """
     try:
         parsed = ipaddress.ip_address(address)

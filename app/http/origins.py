@@ -49,9 +49,9 @@ def check(allowed: Collection[str]) -> None:
 
 
 def check_host(allowed: Collection[str]) -> None:
-    """Raises Forbidden if the current request's `Host` is none of `allowed`. It stops DNS rebinding
-    by a page whose name resolves to this server's address. Empty `allowed`: the loopback names if
-    the server listens on loopback, else any.
+    """Raises Forbidden if the current request's `Host` is none of `allowed`. This prevents DNS
+    rebinding by a page whose name resolves to this server's address. Empty `allowed`: the loopback
+    names if the server listens on loopback, else any.
     """
     environ = flask.request.environ
     host = environ.get("HTTP_HOST")

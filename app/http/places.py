@@ -17,7 +17,9 @@ class Places:
             return self._taken.total()
 
     def take(self, client: str) -> str | None:
-        """Takes a place and returns None: call `give_back` later. Without a place: the reason."""
+        """Takes a place and returns None; call `give_back` later. If there is no place, returns the
+        reason.
+        """
         with self._lock:
             if self._taken.total() >= self.number:
                 return f"{self.number} WebSockets are open, the most that this server accepts"

@@ -1,4 +1,4 @@
-"""The WSGI server's request threads: their number, and what the server must know about one."""
+"""The WSGI server's request threads: their number, and hooks that inform the server about one."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ class Threads:
 
     `count` returns the numbers of busy request threads and of all; None if the server can't tell.
     `detach` runs on a request thread, and takes the current request's connection from the server.
-    The server then neither reads nor closes it until any thread calls the function that `detach`
-    returned. `max_detached` limits detached connections.
-    `on_prepared` is called on a request thread once the current request has submitted its jobs, or
-    waits. The server may then begin another request. It may be called more than once.
+    From then on the server neither reads nor closes it, until any thread calls the function that
+    `detach` returned. `max_detached` limits the number of detached connections. `on_prepared` is
+    called on a request thread once the current request has submitted its jobs, or waits. The server
+    may then begin another request. It may be called more than once.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Budgets of API keys: tokens of the ledger's days and of running requests."""
+"""Budgets of API keys, counted from the tokens of the ledger's days and of running requests."""
 
 import sqlite3
 import threading
@@ -19,7 +19,7 @@ PER: dict[BudgetPeriod | None, str] = {"day": " a day", "month": " a month", "to
 
 
 class _Spent:
-    """Tokens of one key's ended requests: on its latest day, in that month, and in all."""
+    """Tokens of one key's ended requests: on its latest day, in that month, and in total."""
 
     __slots__ = ("_day", "_of_day", "_of_month", "_total")
 
@@ -39,7 +39,7 @@ class _Spent:
         return self._of_month if period == "month" else self._total
 
     def _turn_to(self, day: str) -> None:
-        """Begins a new period with a later day. A clock that is set back begins none."""
+        """Begins a new period with a later day. Setting the clock back doesn't begin one."""
         if day > self._day:
             self._of_day = 0
             if day[:7] != self._day[:7]:
@@ -48,7 +48,9 @@ class _Spent:
 
 
 class Budgets:
-    """The budgets of all keys, by name. Counted in memory; the file is read once, at the start."""
+    """The budgets of all keys, by name. They are counted in memory; the file is read once, at the
+    start.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock  # wall clock
@@ -108,7 +110,7 @@ class Budgets:
             self._spent.setdefault(name, _Spent(day)).add(day, tokens)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """Each key with a budget, and the tokens of its ended requests in its period."""
+        """The keys with a budget, each with the tokens of its ended requests in its period."""
         now = self._clock()
         with self._lock:
             return [(key, self._used(key, now)[0]) for key in keys if key.budget_tokens is not None]
@@ -116,7 +118,9 @@ class Budgets:
     # Under the lock
 
     def _used(self, key: ApiKey, now: float) -> tuple[int, int]:
-        """Tokens of ended requests in the key's period, and those that running ones reserve."""
+        """Tokens of ended requests in the key's period, plus those that running requests
+        reserve.
+        """
         spent = self._spent.get(key.name)
         tokens = 0 if spent is None else spent.within(key.budget_period, day_of(now))
         return tokens, self._reserved.get(key.name, 0)

@@ -43,7 +43,7 @@ class LedgerError(SettingsError):
 
 
 def open_file(path: str) -> sqlite3.Connection:
-    """Opens the file to write, for any thread. Raises LedgerError.
+    """Opens the file for writing, by any thread. Raises LedgerError.
 
     A missing file is created, readable by its owner only.
     """
@@ -74,14 +74,14 @@ def open_file(path: str) -> sqlite3.Connection:
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
-    """Opens the file to read, beside its writer. Raises sqlite3.Error."""
+    """Opens the file for reading, beside its writer. Raises sqlite3.Error."""
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{name}?mode=ro", timeout=BUSY, isolation_level=None, uri=True)
 
 
 def back_up(path: str, target: str) -> None:
-    """Writes a whole copy to `target`, in one step, even while a server writes the file. Raises
-    LedgerError.
+    """Writes a complete copy to `target`, in one step, even while a server writes to the file.
+    Raises LedgerError.
     """
     if not os.path.isfile(path):
         raise LedgerError(f"ledger {path}: there is no such file")
@@ -131,7 +131,7 @@ def forget(path: str, key: str) -> tuple[int, int]:
 
 
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Makes a removed file again, with all that its open connection still has.
+    """Creates a removed file again, with everything that its open connection still has.
 
     Closes the connection, and returns one to the new file. Raises LedgerError, sqlite3.Error.
     """

@@ -29,10 +29,9 @@ OTHERS = 5.0  # seconds for another process, which is ending, to unlock the file
 
 
 class Ledger:
-    """The ledger of one application, a Recorder.
-
-    It opens its file at `start`, or at the first request, so that a fork before that does no harm.
-    One process at a time writes a file.
+    """The ledger of one application, as a Recorder. It opens its file at `start`, or at the first
+    request, so that a fork before that does no harm. Only one process at a time may write to a
+    file.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class Ledger:
                 self._lock_file = -1
 
     def reopen(self) -> None:
-        """After `close`: lets the next request start the ledger again."""
+        """Lets the next request start the ledger again after `close`."""
         with self._starting:
             self._writer, self._is_over = None, False
 
     # Request threads
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
-        """As `Budgets.reserve`, once the file has been read."""
+        """As `Budgets.reserve`, after the file has been read."""
         self._open()
         return self._budgets.reserve(key, least, wanted)
 
@@ -125,7 +124,7 @@ class Ledger:
         return read_usage(self._path, first, last, groups, key, most)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """As `Budgets.spent`, once the file has been read."""
+        """As `Budgets.spent`, after the file has been read."""
         self._open()
         return self._budgets.spent(keys)
 
@@ -136,7 +135,7 @@ class Ledger:
         return self._budgets.extend(key, wanted)
 
     def give_back(self, key: ApiKey, tokens: int) -> None:
-        """Gives back reserved tokens. Also on a request thread, or alarms'."""
+        """Gives back reserved tokens. A request thread or the alarms' thread may call it too."""
         self._budgets.give_back(key, tokens)
 
     # Request threads, or alarms'
@@ -165,9 +164,8 @@ class Ledger:
         return self._writer
 
     def _key_of(self, account: Account) -> str | None:
-        """The name that a request is recorded under. None without a valid key, if there are keys.
-
-        Such requests are not recorded: any client could fill the file with them.
+        """The name under which a request is recorded. None if there are keys and the request has no
+        valid one. Such requests are not recorded, because any client could fill the file with them.
         """
         if account.payer == NO_KEY and self._has_keys:
             return None
@@ -214,7 +212,7 @@ def _ms(seconds: float | None) -> int | None:
 def _lock(path: str) -> int:
     """Locks a file beside the ledger, until the returned descriptor is closed.
 
-    Without the lock, a start would mark the running requests of another process as lost. Raises
+    Without the lock, a second server would mark the running requests of the first as lost. Raises
     LedgerError.
     """
     try:

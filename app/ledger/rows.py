@@ -1,4 +1,4 @@
-"""The entries of the ledger: rows of requests, and what they add to a day's sums."""
+"""The entries of the ledger: rows of requests, and their contributions to a day's sums."""
 
 import operator
 import sqlite3
@@ -66,7 +66,7 @@ class Ended(NamedTuple):
     duration_ms: int
 
     def write(self, connection: sqlite3.Connection) -> bool:
-        """Writes the row. Whether it is new, so that it counts for the day."""
+        """Writes the row. Returns whether it is new, in which case it counts for the day."""
         return connection.execute(END, self).rowcount > 0
 
     @property
@@ -85,7 +85,7 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that was refused before it had jobs. It counts for a day only.
+    """A request for a generation that was refused before it had jobs. It counts only for a day.
 
     `model`: empty if the request was refused before its model was known: for a limit that needs no
     body, or for a parameter.
@@ -110,7 +110,8 @@ Entry = Begun | Ended | Refusal
 def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
     """Writes rows and days within the caller's transaction, in as few statements as possible.
 
-    Around each statement the thread gives up the GIL, and takes it back from a request thread.
+    Around each statement the thread gives up the GIL, and has to take it back from a request
+    thread.
     """
     ended = {entry.id for entry in entries if isinstance(entry, Ended)}
     days: dict[OfDay, list[int]] = {}

@@ -15,7 +15,7 @@ def read_usage(
 ) -> list[dict[str, Any]]:
     """Sums from day `first` to `last`, grouped and sorted by `groups`, in the order of GROUPS.
 
-    `key`: of this key only. `most`: at most this number of rows. Raises sqlite3.Error.
+    `key`: only rows of this key. `most`: the maximum number of rows. Raises sqlite3.Error.
     """
     names = [name for name in GROUPS if name in groups]  # no text of a client gets into the SQL
     where = "day BETWEEN ? AND ?" + (" AND key = ?" if key is not None else "")

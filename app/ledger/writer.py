@@ -31,8 +31,8 @@ class LedgerWriter:
     def __init__(
         self, path: str, connection: sqlite3.Connection, days: int, clock: Callable[[], float]
     ) -> None:
-        """`connection`: to the file at `path`. `days`: how long rows of requests are kept; 0: for
-        ever. `clock`: a wall clock.
+        """`connection`: a connection to the file at `path`. `days`: how long rows of requests are
+        kept; 0: forever. `clock`: a wall clock.
         """
         self.num_errors = 0
         self._path = path
@@ -64,8 +64,8 @@ class LedgerWriter:
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
-        """Waits until all entries put before are written, for at most `timeout` seconds. A file
-        that was removed is there again.
+        """Waits until all entries that were put before are written, for at most `timeout` seconds.
+        Afterwards a removed file exists again.
         """
         with self._changed:
             wanted, turns = self._num_taken, self._num_turns
@@ -105,7 +105,7 @@ class LedgerWriter:
         self._connection.close()
 
     def _next(self) -> Sequence[Entry] | None:
-        """The entries of the next interval. Empty when it is time to prune, or for a reader alone;
+        """The entries of the next interval. Empty when it is time to prune, or only a reader waits;
         None at the end.
         """
         with self._changed:
@@ -119,7 +119,7 @@ class LedgerWriter:
             return None if self._is_closed and not self._entries else list(self._entries)
 
     def _write(self, batch: Sequence[Entry]) -> bool:
-        """Writes all entries or none. False if another try may help."""
+        """Writes all entries or none. Returns False if another try may help."""
         try:
             if not os.path.exists(self._path):
                 self._restore()

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, by vLLM's names where they mean the same."""
+"""Metrics for Prometheus, under vLLM's names if they mean the same."""

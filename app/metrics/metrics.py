@@ -1,4 +1,4 @@
-"""All metrics of one application, in a registry apart from a host application's."""
+"""All metrics of one application, in a registry separate from that of a host application."""
 
 import functools
 import heapq
@@ -119,7 +119,7 @@ class ServerCollector(Collector):
 
 
 def _budgets(spent: Iterable[tuple[ApiKey, int]]) -> Metric:
-    """Those of MAX_KEYS keys, the ones that have spent the largest shares."""
+    """The budgets of the MAX_KEYS keys that have spent the largest shares."""
     found = GaugeMetricFamily(
         "switchyard_budget_tokens",
         "Budget of an API key in its present period, and how much is spent.",

@@ -21,7 +21,7 @@ class _Tokens(NamedTuple):
 
 
 class RequestMetrics:
-    """A recorder that counts. Labels come from this server's routes, models and keys alone."""
+    """A recorder that counts. Labels come only from this server's routes, models and keys."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -89,7 +89,7 @@ class RequestMetrics:
 
 
 def _phase_left(account: Account, status: int) -> Phase | None:
-    """The phase of the jobs when the client left; None if it did not leave."""
+    """The phase in which the jobs were when the client left; None if it did not leave."""
     if account.gone is not None or status != 499:
         return account.gone
     used = account.used.values()

@@ -1,4 +1,6 @@
-"""Contracts of routes, declared beside each view, and the OpenAPI document made of them. Pure."""
+"""Contracts of routes, which are declared beside each view, and the OpenAPI document that is made
+from them. Pure.
+"""
 
 import functools
 import inspect
@@ -83,11 +85,11 @@ def declares(
     The view's docstring becomes the route's text in the document.
 
     `answers`: types of JSON bodies by status, without errors; None for no body. `body`: a model, or
-    a union of models; with `is_form` it may also come as a form. `streams`: types of a stream's
+    a union of models; with `is_form` it may also be sent as a form. `streams`: types of a stream's
     items by media type, for status 200; `str` for bare text. `errors`: statuses with a body of type
-    `error`, beside 401, 403, 429, 500 and those of reading a body. `example`: of the body, or of
-    the query string, to try the route. `who`: the least role. `counts`: whether a request with a
-    body or query string counts for the limits of its API key.
+    `error`, besides 401, 403, 429, 500 and those of reading a body. `example`: a body or query
+    string with which to try the route. `who`: the lowest role that may use it. `counts`: whether a
+    request with a body or query string counts towards the limits of its API key.
     """
     contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example, who)
 
@@ -105,7 +107,7 @@ def declares(
 
 
 def needs(who: Who) -> Callable[[View], View]:
-    """Sets the least role for a view without contract. The default is admin."""
+    """Sets the lowest role for a view without a contract. The default is admin."""
 
     def mark(view: View) -> View:
         setattr(view, WHO, who)
@@ -115,9 +117,8 @@ def needs(who: Who) -> Callable[[View], View]:
 
 
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
-    """The routes of `app` with a contract. A host application's own routes have none.
-
-    Of a view with several paths, the first.
+    """The routes of `app` with a contract. A host application's own routes have no contract. For a
+    view with several paths, the first path.
     """
     seen: set[str] = set()
     for rule in app.url_map.iter_rules():
@@ -130,7 +131,7 @@ def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract
 
 @functools.lru_cache(maxsize=1)
 def document(app: flask.Flask) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of all routes that `app` has by now."""
+    """The OpenAPI 3.1 document of all routes that `app` has so far."""
     routes = list(declared(app))
     kinds = {kind for _, contract in routes for kind in contract.types()}
     schemas, definitions = TypeAdapter.json_schemas(
@@ -209,7 +210,9 @@ def _operation(
 def _describe_input(
     operation: dict[str, Any], contract: Contract, schemas: Schemas, definitions: dict[str, Any]
 ) -> None:
-    """Adds body and query string to an operation. In forms and query strings objects are JSON."""
+    """Adds body and query string to an operation. In forms and query strings, objects are written
+    as JSON.
+    """
     example = contract.example or {}
     if contract.body is not None:
         schema = schemas[contract.body, "validation"]
@@ -268,8 +271,8 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
 def _stream(media_type: str, item: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     """The schema of a stream's items.
 
-    OpenAPI has a field for items since 3.2. For 3.1 the custom is a schema that describes each
-    event.
+    OpenAPI has had a field for items since 3.2. For 3.1, the convention is a schema that describes
+    each event.
     """
     if item == {"type": "string"}:
         return {"schema": item}

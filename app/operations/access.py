@@ -1,4 +1,6 @@
-"""The access log: one line for each request, once it has ended. No text, key or query string."""
+"""The access log: one line for each request after it has ended, without texts, keys and query
+strings.
+"""
 
 import json
 import logging
@@ -45,9 +47,8 @@ class AccessLine:
 
 
 def said(request: flask.Request, status: int) -> dict[str, Any]:
-    """The fields of a request for logs and metrics, beside those of its account.
-
-    The route, not the path: a client may put anything into a path.
+    """The fields of a request for logs and metrics, besides those of its account. They have the
+    route, not the path, because a client can put anything into a path.
     """
     caller, trace = caller_of(request), parse_trace(request.headers.get("traceparent"))
     return {

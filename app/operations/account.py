@@ -1,4 +1,4 @@
-"""The account of a request: the key that pays for it, the tokens of its jobs, and its end."""
+"""The account of a request: the key that pays for it, the tokens of its jobs, and when it ends."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ ACCOUNT = "switchyard.account"  # in the environ of its request
 
 
 def account_of(environ: Mapping[str, Any]) -> "Account | None":
-    """The account of the request of an environ. None if the application keeps no accounts."""
+    """The account of the request with this environ. None if the application keeps no accounts."""
     account: Account | None = environ.get(ACCOUNT)
     return account
 
@@ -51,9 +51,8 @@ UNKNOWN = Consumption()
 
 
 class Account:
-    """The account of one request.
-
-    It closes when the answer and all jobs have ended. After a client has left, its jobs end last.
+    """The account of one request. It closes when the answer and all jobs have ended. If a client
+    leaves, its jobs end after the answer.
     """
 
     __slots__ = (
@@ -121,7 +120,7 @@ class Account:
 
     @property
     def payer(self) -> str:
-        """The name that the account counts for: a key's, HOST or NO_KEY."""
+        """The name for which the account counts: that of a key, HOST or NO_KEY."""
         if self.is_host:
             return HOST
         return NO_KEY if self.key is None else self.key.name
@@ -131,9 +130,8 @@ class Account:
         return Account(self._recorders)
 
     def enter(self) -> None:
-        """Counts the request on its key's quota, and takes one of the key's concurrent places.
-
-        The account gives the place back when it closes. Raises LimitReached.
+        """Counts the request towards its key's quota, and takes one of the key's concurrent places,
+        which the account gives back when it closes. Raises LimitReached.
         """
         assert self.quota is not None
         self.quota.enter()
@@ -143,7 +141,7 @@ class Account:
     def reserve(self, jobs: Sequence[engine.Job], num_jobs: int, kind: str, page_size: int) -> None:
         """Reserves tokens for jobs, as for `expect`. Raises LimitReached, BudgetSpent.
 
-        `kind`: of the request. Usual answers are known for each kind.
+        `kind`: the kind of the request. Each kind has its own usual length of answers.
         """
         quota = self.quota
         if not self._is_inside or quota is None:
@@ -159,7 +157,9 @@ class Account:
     def expect(
         self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
-        """Announces jobs before they are submitted: `num_jobs` of the first prompt, and so on."""
+        """Announces jobs before they are submitted: `num_jobs` of the first prompt, then of the
+        next.
+        """
         identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
         self.is_streamed = is_streamed
@@ -181,7 +181,7 @@ class Account:
         self.identifiers = ()
 
     def sent(self, num_bytes: int) -> None:
-        """Notes the bytes of the body that were sent."""
+        """Notes how many bytes of the body were sent."""
         self.num_bytes = num_bytes
 
     def leave(self, has_begun: bool) -> None:
@@ -202,8 +202,7 @@ class Account:
 
     def note(self, used: engine.Used) -> int | None:
         """Notes a job's use of tokens. Returns how many new tokens it may have; None: any number.
-
-        It may wait for locks that are held for a moment only.
+        May wait briefly for locks.
         """
         before = self.used.get(used.identifier)
         self.used[used.identifier] = used
@@ -231,7 +230,9 @@ class Account:
             self.quota.usual.note(self.quota.key.name, self._kind, num)
 
     def _paid_prompt(self, used: engine.Used) -> int:
-        """A prompt is paid whole once. Further choices pay for what they compute of it again."""
+        """A prompt is paid for whole once. Further choices pay for the part of it that they compute
+        again.
+        """
         return used.prompt_tokens if used.identifier in self._firsts else used.computed_tokens
 
     def _paid(self, used: engine.Used) -> int:

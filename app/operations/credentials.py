@@ -21,7 +21,7 @@ SUBPROTOCOL = "openai-insecure-api-key."  # for browsers, which can't set header
 def given_key(request: flask.Request) -> bytes | None:
     """The API key of a request, or None. Raises BadRequest for two different keys.
 
-    A key in the query string doesn't count: logs of proxies would keep it.
+    A key in the query string doesn't count, because logs of proxies would keep it.
     """
     found = list(_keys(request))
     if any(key != found[0] for key in found):
@@ -46,7 +46,7 @@ def _keys(request: flask.Request) -> Iterator[bytes]:
 
 
 def _bytes(value: str) -> bytes:
-    """The bytes of a header as they came: WSGI decodes them as Latin-1."""
+    """The original bytes of a header, which WSGI decodes as Latin-1."""
     return value.encode("latin-1", "replace")
 
 

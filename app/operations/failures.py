@@ -1,4 +1,4 @@
-"""Limits wrong API keys by address, of IPv6 by /64. Any thread."""
+"""Limits wrong API keys per address, for IPv6 per /64. Any thread."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ class Failures:
         self._by_address: OrderedDict[str, _Failed] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """To be called for a wrong key. Raises LimitReached while those of the address are
+        """Called for a wrong key. Raises LimitReached while wrong keys of the address are
         refused.
         """
         failed = self._by_address.get(address)

@@ -55,7 +55,7 @@ class Checks:
 
 
 def open_checks(settings: Settings, budgets: BudgetKeeper | None) -> Checks | None:
-    """The checks by the settings; None without a file of keys. Raises KeysError.
+    """The checks according to the settings; None without a file of keys. Raises KeysError.
 
     `budgets`: None without a ledger.
     """
@@ -86,7 +86,7 @@ class Guard:
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
     ) -> None:
-        """Requests to `target` get accounts. Requests to `routes` need a key, if there are keys."""
+        """Requests to `target` get accounts. If there are keys, requests to `routes` need one."""
         if self._proxies is not None:
             target.before_request(self._note_address)
         if self._checks is not None or self._recorders:
@@ -98,10 +98,9 @@ class Guard:
 
     @contextlib.contextmanager
     def generation(self, environ: dict[str, Any]) -> Iterator[Account | None]:
-        """An account for one generation on a connection with several, such as a WebSocket.
-
-        The connection's key is checked again. An error raised inside becomes the account's status.
-        None if the application keeps no accounts. Raises Unauthorized, LimitReached.
+        """An account for one of several generations on a connection, such as a WebSocket. The
+        connection's key is checked again. An error raised inside becomes the account's status. None
+        if the application keeps no accounts. Raises Unauthorized, LimitReached.
         """
         of_connection = account_of(environ)
         if of_connection is None:
@@ -227,7 +226,7 @@ def _request() -> flask.Request:
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
-    """Whether an error's message is for clients, and not a bug's."""
+    """Whether an error's message is meant for clients, rather than a bug's."""
     kinds = (BadRequest, BudgetSpent, LimitReached, TimedOut, Unauthorized, engine.EngineError)
     return isinstance(error, kinds)
 
@@ -237,7 +236,9 @@ def _is_websocket(request: flask.Request) -> bool:
 
 
 def _status(request: flask.Request, response: flask.Response) -> int:
-    """The status for logs. A WebSocket has sent its own: its response is never written."""
+    """The status for logs. A WebSocket has sent its own status, and its response is never
+    written.
+    """
     is_websocket = _is_websocket(request) and response.status_code < 400
     return 101 if is_websocket else response.status_code
 
@@ -252,7 +253,9 @@ def _length(request: flask.Request, response: flask.Response) -> int:
 
 
 def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:
-    """Rate-limit headers of a key, by OpenAI's names, and by Anthropic's for its clients."""
+    """Rate-limit headers of a key, under OpenAI's names, and for Anthropic's clients under
+    Anthropic's.
+    """
     is_anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path
     for name, level in quota.levels():
         yield f"x-ratelimit-limit-{name}", str(level.limit)

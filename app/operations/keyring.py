@@ -33,7 +33,7 @@ NOTHING = digest_of(b"")  # compared with an unknown digest, so that it takes th
 
 
 class Keyring:
-    """The keys of one application. Each new table goes to `on_change`, the first included."""
+    """The keys of one application. Each new table is passed to `on_change`, including the first."""
 
     def __init__(
         self,
@@ -75,17 +75,18 @@ class Keyring:
         return entry if is_same and is_valid else None
 
     def find_again(self, entry: ApiKey) -> ApiKey | None:
-        """The present entry of a key that was valid before, for long connections. None: invalid."""
+        """The current entry of a key that was valid before, for long connections. None: the key is
+        no longer valid.
+        """
         if self._clock() >= self._next_look:
             self.renew()
         found = self._table.by_digest.get(entry.digest)
         return found if found is not None and found.is_valid(now()) else None
 
     def renew(self, patience: float = PATIENCE) -> None:
-        """Reads the file if it has changed. A wrong file changes nothing, and is logged once.
-
-        Returns after `patience` seconds even if the file isn't read by then: the keys in force stay
-        until it is.
+        """Reads the file if it has changed. An invalid file changes nothing, and is logged once.
+        Returns after `patience` seconds even if the file hasn't been read by then; until it is, the
+        old keys stay valid.
         """
         if not self._looking.acquire(blocking=False):
             return  # another thread looks; the new keys hold from a later request on
@@ -117,7 +118,7 @@ class Keyring:
         return self._reader
 
     def _look(self) -> object:
-        """A value that differs once the file has changed."""
+        """A value that changes when the file changes."""
         try:
             return signature_of(self._path)
         except OSError as reason:
@@ -147,8 +148,8 @@ class Keyring:
         _tell(before, table)
 
     def _settled(self) -> object:
-        """The look of the file once two in a row are equal: an editor may write it in place.
-        Raises KeysError.
+        """The look of the file, once two consecutive looks are equal, because an editor may write
+        the file in place. Raises KeysError.
         """
         before = self._look()
         for _ in range(int(MOST_WRITING / SETTLED)):
@@ -174,7 +175,7 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
 
 
 def _named(names: Collection[str]) -> str:
-    """Some of the names, in a line that stays short."""
+    """Some of the names, in a short line."""
     few = heapq.nsmallest(MOST_NAMED, names)
     return ", ".join(few) + (
         f" and {len(names) - len(few):,} more" if len(few) < len(names) else ""

@@ -106,7 +106,7 @@ class KeyTable:
 
 
 def digest_of(key: bytes) -> str:
-    """The SHA-256 of a key. No slow hash is needed: keys are random, of 256 bits."""
+    """The SHA-256 of a key. No slow hash is needed, because keys are random, of 256 bits."""
     return hashlib.sha256(key).hexdigest()
 
 
@@ -124,9 +124,10 @@ def read_keys(
 ) -> KeyTable:
     """Reads a file of keys. Raises KeysError.
 
-    `max_priority`: the server's setting, the limit for keys. `has_ledger`: keys may have budgets.
-    `before`: the last table, whose unchanged entries are not parsed again. `may_be_empty`: else a
-    file without keys is an error, since an editor or a full disk may have emptied it.
+    `max_priority`: the server's setting, which limits that of keys. `has_ledger`: keys may have
+    budgets. `before`: the last table, whose unchanged entries are not parsed again. `may_be_empty`:
+    accept a file without keys. Otherwise it is an error, since an editor or a full disk may have
+    emptied the file.
     """
     try:
         data, status = read_file(path, MAX_BYTES)
@@ -175,7 +176,7 @@ def parse_keys(
 def blocks(text: str) -> list[str]:
     """The text of a file in blocks: the head, then each entry from its `[[keys]]` to the next.
 
-    Joined, the blocks are the text. A file with multi-line strings is one block.
+    Joined, the blocks give the text. A file with multi-line strings is a single block.
     """
     return [text] if _MULTILINE.search(text) else _BEGIN.split(text)
 
@@ -183,7 +184,7 @@ def blocks(text: str) -> list[str]:
 def _entries(text: str, known: Mapping[str, ApiKey]) -> list[tuple[str, ApiKey]]:
     """The entries, each with its text. An entry whose text is in `known` is not parsed again.
 
-    tomllib takes 20 us for an entry, for each entry of a large file at each change.
+    tomllib takes 20 us per entry, which adds up for a large file at each change.
     """
     head, *others = blocks(text)
     found = [("", _check(entry, i)) for i, entry in enumerate(_parse(head, text), 1)]
@@ -211,7 +212,9 @@ def _parse(part: str, text: str) -> list[Any]:
 
 
 def _reason(text: str) -> str:
-    """The reason why a text is no TOML, with the line in the whole file. Empty if it is TOML."""
+    """The reason why a text isn't TOML, with the line number in the whole file. Empty if it is
+    TOML.
+    """
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:

@@ -39,8 +39,7 @@ class BudgetKeeper(Protocol):
 
 
 class Bucket:
-    """A token bucket that fills up in a minute. Its level may fall below 0, and recovers.
-
+    """A token bucket that fills up in a minute. Its level may fall below 0, and then recovers.
     Running requests reserve a part of the level.
     """
 
@@ -56,14 +55,15 @@ class Bucket:
     # Any thread
 
     def owe(self, amount: float, given_back: float = 0) -> None:
-        """Takes an amount afterwards, below 0 if need be, and gives back a reserved one.
-
-        Never waits: a link's thread calls it.
+        """Takes an amount afterwards, even below 0, and gives back a reserved amount. Never waits,
+        because a link's thread calls it.
         """
         self._debts.append((self._clock(), amount, given_back))
 
     def take(self) -> float:
-        """Takes one if there is one, and returns 0. Otherwise the seconds until there is."""
+        """Takes one if there is one, and returns 0. Otherwise returns the seconds until there is
+        one.
+        """
         with self._lock:
             self._settle()
             if self._level >= 1:
@@ -72,9 +72,8 @@ class Bucket:
             return self._seconds(1 - self._level)
 
     def reserve(self, amount: float) -> float:
-        """Reserves an amount if it is there, and returns 0. Otherwise the seconds until it may be.
-
-        A full bucket lets an amount through that exceeds its size.
+        """Reserves an amount if it is available, and returns 0. Otherwise returns the seconds until
+        it may be. A full bucket allows an amount that exceeds its size.
         """
         with self._lock:
             self._settle()
@@ -86,7 +85,7 @@ class Bucket:
             return max(self._seconds(missing), 0.001)
 
     def extend(self, wanted: int) -> int:
-        """Reserves `wanted`, or as much as is there, and returns it."""
+        """Reserves `wanted`, or as much as is available, and returns the amount."""
         with self._lock:
             self._settle()
             granted = max(min(wanted, math.floor(self._level - self._reserved)), 0)
@@ -126,7 +125,7 @@ class Bucket:
 
 
 class Quota:
-    """The use of one key. It outlives changes of the key's limits while the server runs."""
+    """The usage of one key. It survives changes of the key's limits while the server runs."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class Quota:
         clock: Clock = time.monotonic,
         budgets: BudgetKeeper | None = None,
     ) -> None:
-        """`usual`: of all keys. `budgets`: None without a ledger."""
+        """`usual`: the usual answers of all keys. `budgets`: None without a ledger."""
         self.usual = usual
         self.budgets = budgets
         self._clock = clock
@@ -164,7 +163,7 @@ class Quota:
             self._num_requests -= 1
 
     def count_request(self) -> None:
-        """Counts a request of this minute. Raises LimitReached."""
+        """Counts a request in this minute. Raises LimitReached."""
         if self.requests is not None and (seconds := self.requests.take()):
             raise reached(self.key, f"{self.requests.size} requests a minute", seconds)
 
@@ -212,7 +211,7 @@ class Quotas:
             return quota
 
     def keep(self, names: Collection[str]) -> None:
-        """Drops the quotas of all other keys. Running requests keep the quota that they have."""
+        """Drops the quotas of all other keys. Running requests keep their quotas."""
         with self._lock:
             for name in self._by_name.keys() - set(names):
                 del self._by_name[name]
@@ -235,7 +234,9 @@ def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
 
 
 def priority_of(key: ApiKey, asked: int | None) -> int:
-    """The priority of a request; `asked` None: the key's own. Raises BadRequest above its limit."""
+    """The priority of a request. If `asked` is None, the key's own. Raises BadRequest above the
+    key's limit.
+    """
     if asked is None:
         return key.priority
     most = key.max_priority

@@ -1,5 +1,5 @@
-"""Formats and destinations of logs. A separate thread writes them: the engine thread must not
-wait for a terminal or a disk.
+"""Formats and destinations of logs. A separate thread writes them, because the engine thread must
+not wait for a terminal or a disk.
 """
 
 import atexit
@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _ToListener(logging.handlers.QueueHandler):
-    """Completes a record on the thread that logs: message, request id, traceback."""
+    """Completes a record on the thread that logs, with message, request id and traceback."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         if isinstance(record.msg, AccessLine):
@@ -72,8 +72,8 @@ class _ToListener(logging.handlers.QueueHandler):
 
 
 class _Listener(logging.handlers.QueueListener):
-    """Lets access lines gather for a moment. A wake for each would take the GIL from a request
-    thread each time, which costs more than the line itself.
+    """Collects access lines for a moment. Waking up for each line would take the GIL from a request
+    thread, which costs more than the line itself.
     """
 
     def dequeue(self, block: bool) -> logging.LogRecord:
@@ -87,7 +87,9 @@ class _Listener(logging.handlers.QueueListener):
 
 
 class _AccessFile(logging.handlers.WatchedFileHandler):
-    """The access log's file, readable for owner and group: it has addresses and names of keys."""
+    """The access log's file, readable only by owner and group, because it has addresses and names
+    of keys.
+    """
 
     def _open(self) -> Any:
         return open(
@@ -131,7 +133,9 @@ def make_formatter(log_format: LogFormat) -> logging.Formatter:
 
 
 def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
-    """Writes a line of the server itself at once, past the listener: it may be the last line."""
+    """Writes a line of the server itself at once, bypassing the listener, because it may be the
+    last line.
+    """
     if log_format == "json":
         level = logging.ERROR if is_error else logging.INFO
         record = logging.LogRecord("switchyard.server", level, "", 0, message, None, None)
@@ -142,7 +146,7 @@ def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
 
 
 def _file(path: str) -> logging.Handler:
-    """The access log's handler. After the file was renamed, the next line opens a new one."""
+    """The access log's handler. After the file has been renamed, the next line opens a new one."""
     try:
         handler = _AccessFile(path)
     except OSError as reason:
@@ -169,6 +173,6 @@ def _catch_others(handler: logging.Handler) -> None:
 
 
 def _time(seconds: float) -> str:
-    """A time by RFC 3339, in UTC, with milliseconds."""
+    """A time in the format of RFC 3339, in UTC, with milliseconds."""
     when = datetime.fromtimestamp(seconds, UTC)
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

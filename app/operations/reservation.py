@@ -27,10 +27,9 @@ class Need:
 def needs(
     key: ApiKey, jobs: Sequence[engine.Job], num_jobs: int, page_size: int, usual: float
 ) -> list[Need]:
-    """The needs of a request's jobs: `num_jobs` of the first prompt, and so on.
-
-    The first choice of a prompt reserves it whole. Other choices find its full pages in the cache,
-    and reserve one page; or the prompt, if they score it. `usual`: tokens of a usual answer.
+    """The needs of a request's jobs: `num_jobs` of the first prompt, then of the next. The first
+    choice of a prompt reserves the whole prompt. Other choices find its full pages in the cache and
+    reserve one page, or the whole prompt if they score it. `usual`: tokens of a usual answer.
     """
     most = math.ceil(USUAL_TIMES * usual)
     if key.tpm is not None:
@@ -46,9 +45,9 @@ def needs(
 
 
 class Reservation:
-    """What the jobs of one request have reserved. `start` comes first, on the request thread.
-
-    `note` follows on the link's thread. `close` gives back what is left; further calls do nothing.
+    """The tokens that the jobs of one request have reserved. `start` is called first, on the
+    request thread, then `note` on the link's thread. `close` gives back the rest; further calls do
+    nothing.
     """
 
     __slots__ = ("_allowed", "_bucket", "_budgets", "_in_bucket", "_in_budget", "_key", "_needs")
@@ -63,10 +62,8 @@ class Reservation:
         self._allowed: dict[str, int] = {}  # paid new tokens that each of these may have
 
     def start(self, needs: Sequence[Need]) -> None:
-        """Raises LimitReached or BudgetSpent, and then has reserved nothing.
-
-        Of a budget it may get less than it needs, but at least the prompts and a token for each
-        job.
+        """Raises LimitReached or BudgetSpent, without reserving anything. It may get less of a
+        budget than it needs, but at least the prompts and a token for each job.
         """
         prompts = sum(need.prompt for need in needs)
         wanted = granted = prompts + sum(need.new for need in needs)

@@ -27,7 +27,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockOpened:
-    """A block has begun, empty. `block` grows afterwards, perhaps before a reader sees this."""
+    """An empty block has begun. `block` grows afterwards, perhaps before a reader sees this."""
 
     block: Block
 

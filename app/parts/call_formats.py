@@ -1,6 +1,5 @@
-"""The syntax of tool calls in models' output: formats by name, and formats made of their texts.
-
-Patterns are for the module `regex`, for its partial matches: it shows whether more text could
+"""The syntax of tool calls in models' output: formats with names, and formats made from given
+texts. Patterns are for the module `regex`, whose partial matches show whether more text could
 complete a match. A pattern must therefore match no text that is the beginning of a longer match.
 """
 
@@ -48,7 +47,7 @@ def _long_identifier() -> str:
 
 
 def _short_identifier() -> str:
-    """Nine letters or digits: Mistral's templates refuse any other identifier."""
+    """Nine letters or digits, because Mistral's templates refuse any other identifier."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
 
@@ -89,7 +88,7 @@ class CallFormat:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags in the texts; of some models they are special tokens."""
+        """Tags in the texts; for some models they are special tokens."""
         found = [tag for text in self.texts for tag in TAG.findall(text) if "NAME" not in tag]
         return tuple(dict.fromkeys([*found, *self.more_tags]))
 
@@ -274,7 +273,7 @@ def of_bare_json(member: str, separator: str) -> CallFormat:
 
 
 def recognise(template: str) -> CallFormat | None:
-    """The first format whose marks a chat template has; None if it has no known format."""
+    """The first format whose marks the chat template contains; None if there is no such format."""
     if any(mark in template for mark in _OTHERS):
         return None
     for name, marks in _MARKS.items():

@@ -17,7 +17,7 @@ class Choice:
 
     @property
     def mean_logprob(self) -> float:
-        """The mean over all tokens of the choice, its stop token included."""
+        """The mean over all tokens of the choice, including its stop token."""
         logprobs = [token.logprob for token in self.logprobs]
         if self.finished is not None and self.finished.stop_token is not None:
             logprobs.append(self.finished.stop_token.logprob)

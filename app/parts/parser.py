@@ -19,11 +19,10 @@ class Tags(NamedTuple):
 
 
 class PartParser:
-    """Streams parts: it holds back only text that may be the beginning of a tag or a call.
-
-    A call begins as soon as its name is complete and one of `tools`. Its arguments then pass as
-    they come. It stays a call even if its arguments are no JSON or never end. Text that only looks
-    like a call stays text. White space before a call or around thoughts is dropped.
+    """Streams parts. It holds back only text that may be the beginning of a tag or a call. A call
+    begins as soon as its name is complete and is one of `tools`. Its arguments are then passed on
+    as they come. It stays a call even if its arguments aren't JSON or never end. Text that only
+    looks like a call stays text. White space before a call or around thoughts is dropped.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class PartParser:
         """`format` None: the answer has no calls. `tools`: the client's name of each tool, by the
         model's name. `tags` None: the answer has no thoughts. `is_reasoning`: the prompt ends with
         the opening tag. Text after call number `max_calls` is dropped. `calls_first`: an answer
-        that doesn't begin with a call has none.
+        that doesn't begin with a call has no calls.
         """
         self.num_calls = 0
         self._format = format
@@ -61,17 +60,19 @@ class PartParser:
 
     @property
     def reasoning_tokens(self) -> int:
-        """The number of tokens in the thoughts, tags included."""
+        """The number of tokens in the thoughts, including tags."""
         return self._thought_tokens if self._has_thoughts else 0
 
     @property
     def is_over(self) -> bool:
-        """Whether call number `max_calls` is complete: all further text is dropped."""
+        """Whether call number `max_calls` is complete, so that all further text is dropped."""
         return self._state == self._nothing
 
     @property
     def is_plain(self) -> bool:
-        """Whether all further text is plain: thoughts are over, and the answer has no calls."""
+        """Whether all further text is plain, because thoughts are over and the answer has no
+        calls.
+        """
         return self._format is None and self._state == self._content
 
     @property
@@ -87,8 +88,8 @@ class PartParser:
         return self._run(is_last=False)
 
     def finish(self, is_cut: bool = False) -> list[Part]:
-        """The parts of the text still held back. No text follows. `is_cut`: the model would have
-        gone on, so the beginning of thoughts or of a call isn't text.
+        """The parts of the text that is still held back. No text follows. `is_cut`: the model would
+        have continued, so the beginning of thoughts or of a call isn't text.
         """
         if is_cut and self._state == self._opening and not self._held.isspace():
             self._held = ""
@@ -167,7 +168,7 @@ class PartParser:
         return True
 
     def _answer(self, is_last: bool) -> bool:
-        """The first text after the thoughts, where some formats have calls without a mark."""
+        """The first text after the thoughts, where calls of some formats have no mark."""
         self._state = self._content
         if self._format is None or self._format.first is None:
             return True
@@ -261,7 +262,7 @@ class PartParser:
         return self._markup(self._format.end, is_last)
 
     def _markup(self, pattern: str, is_last: bool) -> bool:
-        """Drops the end of a call. If there is another text, superfluous braces."""
+        """Drops the end of a call, or superfluous braces if there is other text."""
         match = compiled(pattern).match(self._held, partial=True)
         if match is None:
             self._state = self._braces

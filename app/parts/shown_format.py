@@ -30,7 +30,7 @@ class KnownCall:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A call in the text: its place, and its text up to the arguments and after them."""
+    """A call in the text: its place, and its text before and after the arguments."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class _Found:
 def read_format(one: str, two: str | None, calls: Sequence[KnownCall]) -> CallFormat | None:
     """The format of calls in what a template writes for the first of `calls`, and for two of them.
 
-    `two` is None if the template refuses two. None: the text is in no format that can be read.
+    `two` is None if the template refuses two. None if the text has no format that can be read.
     """
     [call, *_] = found = _find_all(one if two is None else two, calls[: 1 if two is None else 2])
     if call is None or None in found:
@@ -82,7 +82,7 @@ def _made(
 
 
 def _known(format: CallFormat | None) -> CallFormat | None:
-    """The named format with the same texts, whose patterns know more of its models' habits."""
+    """The named format with the same texts, whose patterns cover more of its models' habits."""
     same = [f for f in FORMATS.values() if format is not None and f.texts == format.texts]
     return same[0] if same else format
 
@@ -143,7 +143,9 @@ def _value(text: str, start: int, is_wanted: Any) -> tuple[int, int] | None:
 
 
 def _without_identifier(text: str, call: KnownCall) -> str:
-    """The text without the call's identifier: models that write one do so in ways of their own."""
+    """The text without the call's identifier, because each model writes identifiers in its own
+    way.
+    """
     quoted = re.escape(json.dumps(call.identifier))
     text = re.sub(rf'"\w+":\s*{quoted},\s*', "", text)
     return re.sub(rf"(?:{TAG.pattern})?{re.escape(call.identifier)}", "", text)

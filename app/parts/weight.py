@@ -1,4 +1,4 @@
-"""Reports how much work an input is, if that is more than its bytes say. Request threads."""
+"""Reports how much work an input is, if it is more than its size suggests. Request threads."""
 
 import flask
 
@@ -9,8 +9,8 @@ SCHEMA = 24
 
 
 def weigh(size: int) -> None:
-    """The current request's input is as much work as `size` bytes: waits until the gate has room
-    for these. Raises as `Gate.enter`. Does nothing outside of a request.
+    """The current request's input is as much work as one of `size` bytes. Waits until the gate has
+    room for that. Raises as `Gate.enter`. Does nothing outside of a request.
     """
     enter = flask.g.get(WEIGH) if flask.has_app_context() else None
     if enter is not None:

@@ -1,4 +1,4 @@
-"""Parameters for structured output, by the names of OpenAI, vLLM and llama.cpp."""
+"""Parameters for structured output, under the names of OpenAI, vLLM and llama.cpp."""
 
 import functools
 import json
@@ -99,7 +99,9 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """By Ollama's name, which Open WebUI sends to all servers, a form may be as Ollama's."""
+        """Under Ollama's name, which Open WebUI sends to all servers, a form may be written as for
+        Ollama.
+        """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():
             return body
@@ -116,9 +118,9 @@ class Constrained(Parameters):
 
     @functools.cached_property
     def constraint(self) -> engine.Constraint | None:
-        """The constraint of the request. Two parameters may give the same one.
+        """The constraint of the request. Two parameters may set the same one.
 
-        Raises BadRequest if two parameters give different constraints, or one is invalid.
+        Raises BadRequest if two parameters set different constraints, or one is invalid.
         """
         wanted = [*_of_format(self.response_format), *_of_vllm(self.structured_outputs)]
         for name, kind in _KINDS.items():

@@ -202,7 +202,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_tokens(self) -> int | None:
-        """Most new tokens by the request; None leaves the limit to the server."""
+        """The maximum number of new tokens in the request; None leaves the limit to the server."""
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
 
     @property
@@ -217,7 +217,9 @@ class Generation(Constrained, Sampled):
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The number of alternatives for each token of the prompt; None: no logprobs of it."""
+        """The number of alternatives for each token of the prompt; None: no logprobs of the
+        prompt.
+        """
         return None
 
     @property

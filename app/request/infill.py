@@ -1,4 +1,4 @@
-"""Fill-in-the-middle prompts, by the model's family. Pure."""
+"""Fill-in-the-middle prompts, depending on the model's family. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -66,7 +66,7 @@ def _files(
 ) -> Iterator[int | None]:
     """The tokens of other files, as a repository with llama.cpp's placeholder names.
 
-    A model without tokens for files gets their texts, one after another.
+    A model without tokens for files gets only their texts, one after another.
     """
     if not extras:
         return

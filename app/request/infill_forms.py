@@ -1,4 +1,4 @@
-"""Gaps, and the tokens that each family of models was trained with to fill them. Pure.
+"""Gaps, and the tokens with which each family of models was trained to fill them. Pure.
 
 Tokens and their order come from the models' own papers, tokenizers and examples: StarCoder
 (arXiv:2305.06161), StarCoder2 (arXiv:2402.19173), CodeLlama (arXiv:2308.12950), DeepSeek-Coder
@@ -29,11 +29,11 @@ class Gap:
 class Form:
     """The tokens of one family.
 
-    `tokens`: the first stands before the prefix, the second before the suffix, a third after both.
-    With `suffix_first`: the first before the suffix, the second before the prefix. `ends`: tokens
-    that end the middle, beside the model's own. `files`: the token before a repository's name, and
-    the token before each file. `name_in_gap`: the name of the file with the gap follows the
-    token before the prefix, and only names of files get a newline.
+    `tokens`: the first is put before the prefix, the second before the suffix, and a third after
+    both. With `suffix_first`: the first before the suffix, the second before the prefix. `ends`:
+    tokens that end the middle, besides the model's own. `files`: the token before a repository's
+    name, and the token before each file. `name_in_gap`: the name of the file with the gap follows
+    the token before the prefix, and only names of files get a newline.
     """
 
     family: str

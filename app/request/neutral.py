@@ -1,7 +1,6 @@
-"""Parameters without effect: accepted, and named in the answer. One context for each request.
-
-A neutral value asks for nothing, such as 0 for a penalty that this server doesn't have.
-The tables group fields by the clients that send them. Each wire format chooses its tables.
+"""Parameters without effect, which are accepted and listed in the answer. Each request has its own
+context. A neutral value has no effect, such as 0 for a penalty that this server doesn't have. The
+tables group fields by the clients that send them, and each wire format chooses its tables.
 """
 
 import re
@@ -163,7 +162,7 @@ def end() -> None:
 
 
 def is_telling() -> bool:
-    """Whether the thread has a request, whose answer will name the parameters."""
+    """Whether the thread has a request whose answer will list the parameters."""
     return _told.get() is not None
 
 
@@ -174,7 +173,7 @@ def note(name: str) -> None:
 
 
 def takes_unknown() -> bool:
-    """Whether unknown parameters are named in the answer instead of refused."""
+    """Whether unknown parameters are listed in the answer instead of being refused."""
     of_request = _told.get()
     return of_request is not None and of_request.takes_unknown
 
@@ -187,5 +186,5 @@ def told() -> str:
 
 
 def asks_for_nothing(value: Any, values: Values) -> bool:
-    """Whether `value` is one of `values`, type included: in Python 0 equals False."""
+    """Whether `value` is one of `values`, with the same type, because in Python 0 equals False."""
     return values is ANY or any(type(value) is type(other) and value == other for other in values)

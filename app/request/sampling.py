@@ -1,7 +1,7 @@
 """Sampler parameters of requests. Pure.
 
-Defaults, ranges and texts come from the engine's table, `engine.PARAMETERS`. A field here says
-only what requests have otherwise than the engine.
+Defaults, ranges and texts come from the engine's table, `engine.PARAMETERS`. A field here states
+only how requests differ from the engine.
 """
 
 from dataclasses import fields, replace
@@ -185,14 +185,16 @@ class Sampled(Parameters):
     @field_validator("logit_bias", mode="before", json_schema_input_type=dict[TokenKey, Bias])
     @classmethod
     def _few(cls, value: Any) -> Any:
-        """Refuses a long table before pydantic checks each entry."""
+        """Refuses a table that is too long before pydantic checks each entry."""
         if isinstance(value, dict) and len(value) > MAX_BIASED:
             raise ValueError("too many")
         return value
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """By this name alone a window of 0 tokens means no penalty, as in llama.cpp and Ollama."""
+        """Only under this name does a window of 0 tokens mean no penalty, as in llama.cpp and
+        Ollama.
+        """
         body = _warmed(body)
         if type(window := body.get("repeat_last_n")) is not int or window:
             return body
@@ -238,8 +240,8 @@ class Sampled(Parameters):
         return self.negative_prompt is not None and self.cfg_scale == 1
 
     def _check_mirostat(self) -> None:
-        """Checks parameters beside mirostat. Filters, which front ends always send, are noted for
-        the answer; without an answer they are refused.
+        """Checks parameters that are combined with mirostat. Filters, which front ends always send,
+        are noted for the answer; without an answer they are refused.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default

@@ -1,4 +1,4 @@
-"""Validation of JSON objects by pydantic models, with errors in the API's words. Pure."""
+"""Validates JSON objects with pydantic models, with errors in the API's words. Pure."""
 
 import contextlib
 import difflib
@@ -37,8 +37,8 @@ TAG = "\0"  # begins a discriminator's tag, which is not part of a parameter's p
 def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
     """Completes the JSON schema of a model.
 
-    Nulls and neutral values are taken out of an object before pydantic sees it, and other names
-    replaced. The schema must admit them all the same.
+    Nulls and neutral values are removed from an object before pydantic sees it, and other names are
+    replaced. The schema must allow them nevertheless.
     """
     for name in getattr(kind, "withheld", ()):
         del schema["properties"][kind.model_fields[name].alias or name]
@@ -128,27 +128,27 @@ class Parameters(BaseModel):
 
     @classmethod
     def names_of_fields(cls) -> Mapping[str, str]:
-        """The API's names of the fields that a client may give, by field."""
+        """The API's names of the fields that a client may set, by field."""
         return _names_of_fields(cls)
 
     @classmethod
     def lacking(cls) -> Table:
-        """`neutral`, without what the body has."""
+        """`neutral`, without the parameters that the body has."""
         return _lacking(cls)
 
     @classmethod
     def other_names(cls) -> Mapping[str, str]:
-        """Further names that the body takes, each with the API's name."""
+        """Further names that the body accepts, each with the API's name."""
         return all_names_of(cls)
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """A hook that rewrites the body before `settle` does. By the client's names."""
+        """A hook that rewrites the body before `settle` does. It uses the client's names."""
         return body
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """A hook that rewrites the given parameters before validation. By the API's names."""
+        """A hook that rewrites the parameters before validation. It uses the API's names."""
         return given
 
     def check(self) -> None:
@@ -156,7 +156,9 @@ class Parameters(BaseModel):
 
     @contextlib.contextmanager
     def as_said(self) -> Iterator[None]:
-        """Errors raised inside, of fields, call a parameter by the name that the client used."""
+        """In errors about fields that are raised inside, parameters have the names that the client
+        used.
+        """
         with renaming(self._said), renaming(self.names_of_fields()):
             yield
 
@@ -212,7 +214,7 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
 def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The given parameters by the API's names, and the client's names where they differ.
 
-    Raises BadRequest if two names give one parameter different values.
+    Raises BadRequest if two names set a parameter to different values.
     """
     others, fields = kind.other_names(), kind.names_of_fields()
     unset = {fields.get(field, field): values for field, values in kind.unset.items()}
@@ -245,7 +247,9 @@ def _read(kind: type[Request], given: dict[str, Any]) -> Request:
 
 
 def _leave_out_unknown(error: ValidationError, given: dict[str, Any]) -> bool:
-    """Takes unknown members out of objects in `given`, and notes them. Whether there were any."""
+    """Removes unknown members from objects in `given`, and notes them. Returns whether there were
+    any.
+    """
     found = False
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         if fault["type"] == "extra_forbidden":
@@ -262,7 +266,7 @@ def _leave_out_unknown(error: ValidationError, given: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def renaming(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors raised inside call a parameter by the name that the client used."""
+    """In errors raised inside, parameters have the names that the client used."""
     try:
         yield
     except BadRequest as error:
@@ -301,9 +305,8 @@ def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:
 
 
 def without_nulls(value: dict[str, Any], most: int = MAX_NAMES) -> dict[str, Any]:
-    """The members that are not null. Many clients send null for a parameter that they don't give.
-
-    At most `most` members: pydantic would list each wrong one.
+    """The members that are not null. Many clients send null for a parameter that they don't set.
+    Returns at most `most` members, because pydantic would list each wrong one.
     """
     given = ((name, item) for name, item in value.items() if item is not None)
     return dict(itertools.islice(given, most))

@@ -1,4 +1,4 @@
-"""Lists that clients give as texts. Pure."""
+"""Lists that clients write as texts. Pure."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def strings(value: Any) -> Any:
 
 
 def token_ids(value: Any) -> Any:
-    """The list of a text of ids and commas, as text-generation-webui and TabbyAPI take it.
+    """The list in a text of ids and commas, as text-generation-webui and TabbyAPI accept it.
 
     Raises ValueError.
     """
@@ -38,7 +38,7 @@ def token_ids(value: Any) -> Any:
 def biases(text: str) -> Any:
     """The object in a text such as `17:-100, 5:1.5`, as users of Open WebUI write it.
 
-    A text of another form stays as it is.
+    A text of another form is returned unchanged.
     """
     pairs = [pair.split(":") for pair in text[:MAX_JSON].split(",")]
     try:

@@ -24,7 +24,9 @@ class DrainBegun(TypedDict):
 @blueprint.post("/admin/drain")
 @declares({202: DrainBegun}, errors=(501,), who="operator")
 def drain() -> flask.Response:
-    """Drain the server as SIGTERM does: refuse new work, finish running jobs in `grace`, end."""
+    """Drain the server as SIGTERM does: refuse new work, finish running jobs within `grace`, and
+    exit.
+    """
     if not is_operator(flask.request):
         raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
     terminate = services().terminate

@@ -64,7 +64,9 @@ def live() -> flask.Response:
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="public")
 def ready() -> flask.Response:
-    """200 once each model that loads with the server is warm; else 503 with the reasons."""
+    """200 once each model that is loaded with the server is warm, otherwise 503 with the
+    reasons.
+    """
     models = services().models
     found = [models.status(name) for name in models.names]
     states = {model.name: model.state for model in found}
@@ -91,7 +93,7 @@ def why_unready() -> str | None:
 
 
 def unavailable(reason: str) -> flask.Response:
-    """A 503 in llama.cpp's form: its clients look for the message while a model loads."""
+    """A 503 in llama.cpp's form, whose clients look for the message while a model loads."""
     message = "Loading model" if reason == REASONS["loading"] else reason
     error = {"code": 503, "message": message, "type": "unavailable_error"}
     return json_response({"error": error}, 503, {"Retry-After": "1"})

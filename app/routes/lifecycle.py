@@ -52,8 +52,8 @@ class AliasBody(TypedDict):
 def change_model(name: str) -> flask.Response:
     """Load a model, or swap it for another directory or other settings.
 
-    A setting that the body doesn't have stays as it is. Running requests end on the old engine,
-    beside the new one if memory allows. The load continues if the client leaves the stream.
+    Settings that the body omits don't change. Running requests finish on the old engine, beside the
+    new one if memory allows. The load continues if the client leaves the stream.
     """
     check_operator()
     request = receive(
@@ -98,7 +98,7 @@ def _drain_of(query: Mapping[str, str]) -> float | None:
     counts=False,
 )
 def point_alias(alias: str) -> flask.Response:
-    """Point an alias to a model, from the next request on."""
+    """Make an alias refer to a model, beginning with the next request."""
     check_operator()
     models = services().models
     request = receive_change(ModelName)

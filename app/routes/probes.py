@@ -48,7 +48,7 @@ class Server(TypedDict):
 @short.get("/health")
 @declares({200: Healthy, 503: UnavailableBody}, who="public")
 def health() -> flask.Response:
-    """200 when `/health/ready` says so, else 503, as llama.cpp's server has it."""
+    """200 if `/health/ready` returns 200, otherwise 503, as in llama.cpp's server."""
     reason = why_unready()
     return json_response({"status": "ok"}) if reason is None else unavailable(reason)
 
@@ -56,14 +56,14 @@ def health() -> flask.Response:
 @short.get("/ping")
 @declares({200: None, 503: None}, who="public")
 def ping() -> flask.Response:
-    """The same status without a body, as SageMaker and vLLM have it."""
+    """The same status without a body, as in SageMaker and vLLM."""
     return flask.Response(status=200 if why_unready() is None else 503, mimetype="text/plain")
 
 
 @short.get("/version")
 @declares({200: ServerVersion})
 def version() -> flask.Response:
-    """The server's version, as vLLM has it."""
+    """The server's version, as in vLLM."""
     return json_response({"version": __version__})
 
 
@@ -77,14 +77,14 @@ def hello() -> flask.Response:
 @blueprint.get("/v1/health/live")
 @declares({200: NimHealth}, who="public")
 def nim_live() -> flask.Response:
-    """200 as long as the process answers, as NVIDIA's NIM has it."""
+    """200 as long as the process answers, as in NVIDIA's NIM."""
     return _nim("live")
 
 
 @blueprint.get("/v1/health/ready")
 @declares({200: NimHealth, 503: UnavailableBody}, who="public")
 def nim_ready() -> flask.Response:
-    """200 when `/health/ready` says so, else 503, as NVIDIA's NIM has it."""
+    """200 if `/health/ready` returns 200, otherwise 503, as in NVIDIA's NIM."""
     reason = why_unready()
     return _nim("ready") if reason is None else unavailable(reason)
 
@@ -92,14 +92,14 @@ def nim_ready() -> flask.Response:
 @blueprint.get("/v2/health/live")
 @declares({200: KServeLive}, who="public")
 def kserve_live() -> flask.Response:
-    """200 as long as the process answers, as KServe's protocol has it."""
+    """200 as long as the process answers, as in KServe's protocol."""
     return json_response({"live": True})
 
 
 @blueprint.get("/v2/health/ready")
 @declares({200: KServeReady, 503: KServeReady}, who="public")
 def kserve_ready() -> flask.Response:
-    """200 when `/health/ready` says so, else 503, as KServe's protocol has it."""
+    """200 if `/health/ready` returns 200, otherwise 503, as in KServe's protocol."""
     is_ready = why_unready() is None
     headers = {} if is_ready else {"Retry-After": "1"}
     return json_response({"ready": is_ready}, 200 if is_ready else 503, headers)
@@ -110,8 +110,8 @@ def kserve_ready() -> flask.Response:
 def server() -> flask.Response:
     """The server's name and version; a browser gets the page, unless the setting `ui` is off.
 
-    A client that asks for neither a page nor JSON gets a text, by which Ollama's clients know it.
-    Some clients send `HEAD` to see whether a server answers.
+    A client that accepts neither a page nor JSON gets a text by which Ollama's clients recognize
+    the server. Some clients send `HEAD` to see whether a server answers.
     """
     settings = services().settings
     has_page = settings.ui
@@ -129,7 +129,7 @@ def server() -> flask.Response:
 @root.get("/favicon.ico")
 @declares({204: None}, who="public")
 def favicon() -> flask.Response:
-    """No icon: browsers ask for it by themselves."""
+    """No icon. Browsers request it by themselves."""
     return flask.Response(status=204)
 
 

@@ -51,7 +51,7 @@ class Cancelled(TypedDict):
 def list_requests() -> flask.Response:
     """A row for each choice of each request that has not ended, the oldest first.
 
-    With API keys: the requests of one's own key, with an admin's key all.
+    With API keys: the requests of one's own key, or with an admin's key all requests.
     """
     models = services().models
     asker = owner_of(flask.request)
@@ -70,7 +70,7 @@ def list_requests() -> flask.Response:
 def cancel_request(identifier: str) -> flask.Response:
     """End all choices of a request. Its client gets the text so far, finish_reason "cancelled".
 
-    `identifier` is the `id` of the response, for the client that sent the request. Processes of the
+    `identifier` is the `id` of the response, for the client that sent the request. Processes on the
     server's own machine, and an admin's API key, may also use an `id` of the list.
     """
     num_cancelled, others = _cancel(identifier, services().models.engines)
@@ -89,7 +89,9 @@ def cancel_request(identifier: str) -> flask.Response:
 def _cancel(
     identifier: str, models: Iterable[engine.Engine], timeout: float = 0.0
 ) -> tuple[int, set[str]]:
-    """Cancels the jobs of a request. Returns their number, and other clients that had some."""
+    """Cancels the jobs of a request. Returns their number, and the other clients whose jobs were
+    among them.
+    """
     asker, may_end_all = owner_of(flask.request), is_operator(flask.request)
     num_cancelled, others = 0, set()
     for model in models:
@@ -122,7 +124,9 @@ def _describe(model: str, job: engine.JobState, asker: str) -> RequestRow:
 
 
 def _name_of(identifier: str) -> str:
-    """A public name of a request. The response's identifier stays private: it gives its stream."""
+    """A public name of a request. The response's identifier stays private, because it gives access
+    to the stream.
+    """
     return f"request-{hashlib.sha256(identifier.encode()).hexdigest()[:16]}"
 
 

@@ -47,7 +47,7 @@ class RouterSuccess(TypedDict):
     counts=False,
 )
 def load_model_by_router() -> flask.Response:
-    """Begin to load a model, as llama.cpp's router has it."""
+    """Begin to load a model, as in llama.cpp's router."""
     check_operator()
     request = receive_change(ModelName)
     name = named(request.model)
@@ -68,7 +68,7 @@ def load_model_by_router() -> flask.Response:
     counts=False,
 )
 def unload_model_by_router() -> flask.Response:
-    """Begin to unload a model after its last job, as llama.cpp's router has it."""
+    """Begin to unload a model after its last job, as in llama.cpp's router."""
     check_operator()
     request = receive_change(ModelName)
     audit.warning("%s: unload of %s", author_of(flask.request), request.model)

@@ -70,7 +70,7 @@ class UsageList(TypedDict):
 @blueprint.get("/usage")
 @declares({200: UsageList}, query=UsageQuery, streams={CSV: str}, errors=(501, 503), counts=False)
 def list_usage() -> flask.Response:
-    """The usage of one's own API key, by day and model; with an admin's key, of all keys."""
+    """The usage of one's own API key, by day and model; with an admin's key, that of all keys."""
     query = validate(UsageQuery, read_query(UsageQuery))
     last = _day(query.last, "to") or datetime.now(UTC).date()
     first = _day(query.first, "from") or last.replace(day=1)
@@ -128,5 +128,5 @@ def _csv(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _guarded(cell: Any) -> Any:
-    """The cell, with an apostrophe before a text that a spreadsheet would compute."""
+    """The cell, with an apostrophe before a text that a spreadsheet would take for a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell

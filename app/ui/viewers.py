@@ -1,4 +1,6 @@
-"""Viewers of the server's state: pages that get a frame each second, which is made once for all."""
+"""Viewers of the server's state, which are pages that get a frame each second. The frame is made
+once for all of them.
+"""
 
 import math
 import socket
@@ -99,7 +101,7 @@ class View:
         self._second = -1
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Never wakes: a frame comes with time alone."""
+        """Never wakes, because frames depend only on the time."""
 
     def take_now(self, now: float) -> bytes:
         return b""
@@ -118,14 +120,14 @@ class View:
         return frame
 
     def wait(self) -> None:
-        """Never called: without the sender there is one frame only."""
+        """Never called, because without the sender there is only one frame."""
 
 
 class Viewers:
     """The viewers of one application. A viewer holds no request thread.
 
     The sender writes to all, on connections that the server has detached. Without a detached
-    connection a viewer gets one frame, and the time to come again.
+    connection a viewer gets one frame, and the time after which to return.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -150,7 +152,9 @@ class Viewers:
     # Any thread
 
     def enter(self, most: int) -> bool:
-        """Takes a place, of at most `most`. Whether there was one; `leave` gives it back."""
+        """Takes one of at most `most` places. Returns whether there was one; `leave` gives it
+        back.
+        """
         with self._lock:
             has_room = self._number < min(self._max, most)
             self._number += has_room
@@ -223,7 +227,7 @@ class Viewing(Outlet):
 
 
 def _is_allowed(here: Services) -> Callable[[], bool]:
-    """A check for later: whether the current request's API key is still valid."""
+    """A check for later use: whether the current request's API key is still valid."""
     account = account_of(flask.request.environ)
     if here.checks is None or account is None or account.key is None:
         return lambda: True
