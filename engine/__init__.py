@@ -1,4 +1,6 @@
-"""Jobs in, events out: all that `app/` may use. No HTTP, and no torch until a model loads."""
+"""Takes jobs and returns events. This is all that `app/` may use. Has no HTTP, and imports no torch
+until a model loads.
+"""
 
 from switchyard.engine.config import (
     PAGE_SIZE,

@@ -24,8 +24,8 @@ def make_backend(
     grammars: Grammars | None = None,
     tell_progress: Callable[[float], None] | None = None,
 ) -> Backend:
-    """The backend for the device that `config` asks for. Called on the engine thread: it imports
-    torch and exllamav2, which takes seconds. `grammars`: the model's, if they exist.
+    """The backend for the device that `config` names. Called on the engine thread, because it
+    imports torch and exllamav2, which takes seconds. `grammars`: those of the model, if they exist.
     `tell_progress` gets the progress of a load, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
@@ -65,8 +65,8 @@ def _make_exl3(
 
 
 def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
-    """Raises ModelError for a GPU that torch can't use: on the CPU a model would be a hundred times
-    as slow, silently.
+    """Raises ModelError for a GPU that torch can't use, because on the CPU the model would silently
+    be a hundred times slower.
     """
     import torch
 
@@ -92,8 +92,8 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
 
 
 def refuse_gpu_settings(config: ModelConfig) -> None:
-    """Raises ModelError for settings that the CPU backend would ignore. It has no copies of
-    weights, so `off` is true there.
+    """Raises ModelError for settings that the CPU backend would ignore. It never copies weights, so
+    it accepts `off`.
     """
     for field in fields(config):
         given = getattr(config, field.name)

@@ -25,21 +25,22 @@ class Backend(Protocol):
         """Whether `job` can start now. False with no active job means that it never can."""
 
     def enqueue(self, job: Job) -> None:
-        """Start `job` in the next iteration; only after `has_room`. Raises Rejected or JobFailed
-        for this job alone, OutOfMemory if it may be tried again, DeviceLost for all jobs.
+        """Start `job` in the next iteration; call it only after `has_room`. Raises Rejected or
+        JobFailed if only this job fails, OutOfMemory if it may be tried again, DeviceLost for all
+        jobs.
         """
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        """Forget the job and release its pages. Returns its last events: untold text and its end;
-        none for an unknown job.
+        """Forget the job and release its pages. Returns its last events: text that was not sent yet
+        and its end; nothing for an unknown job.
         """
 
     def iterate(self) -> list[JobEvent]:
         """One step of all active jobs that can continue."""
 
     def is_waiting(self, wake: Callable[[], None]) -> bool:
-        """Whether no job can continue now; there is at least one. Then another thread calls `wake`
-        when a job may continue.
+        """Whether there are jobs, but none can continue now. Another thread then calls `wake` when
+        one may.
         """
 
     @property
@@ -50,8 +51,8 @@ class Backend(Protocol):
         """Memory and pages in use. Takes up to a millisecond."""
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
-        """Forget all jobs but `known`. Returns the number of forgotten jobs, and those of `known`
-        that the generator does not have.
+        """Forget all jobs except `known`. Returns the number of forgotten jobs, and which of
+        `known` the generator does not have.
         """
 
     def reset(self) -> None:

@@ -1,1 +1,1 @@
-"""What every backend of ExLlama models uses: nothing here knows which library computes."""
+"""The parts that all backends of ExLlama models share, independent of the library that computes."""

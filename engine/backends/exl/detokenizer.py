@@ -1,7 +1,8 @@
 """Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
 
 The generator's own code has three faults. It loses text at a stop token and at the limit. It
-decodes characters of several tokens wrongly. It chooses between stop strings by the order of a set.
+wrongly decodes characters that consist of several tokens. It chooses between stop strings by the
+order of a set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ class Detokenizer:
     def __init__(
         self, pieces: Sequence[bytes], job: Job, contents: Mapping[int, bytes] | None = None
     ) -> None:
-        """`pieces`: the bytes that each token adds to a text. `contents`: what added tokens spell,
-        for those that the job wants to be shown.
+        """`pieces`: the bytes that each token adds to a text. `contents`: the text of the added
+        tokens that the job wants to be shown.
         """
         shown = {i: contents[i] for i in job.shown_token_ids if i in contents} if contents else {}
         self._decoder = TextDecoder(pieces, shown)
@@ -36,7 +37,7 @@ class Detokenizer:
 
     @property
     def is_in_span(self) -> bool:
-        """Whether the text ends where the client's stops don't count."""
+        """Whether the text ends inside a span, where the client's stops don't count."""
         return self._stops.is_inside
 
     def push(self, token_id: int, is_last: bool = False) -> Told:
@@ -55,7 +56,9 @@ class Detokenizer:
         return self._tell(self._decoder.finish(), is_last=True)
 
     def _tell(self, text: str, is_last: bool) -> Told:
-        """A token goes with its first character, though its last one may still wait for bytes."""
+        """A token is sent with its first character, though its last one may still wait for
+        bytes.
+        """
         token_ids: list[int] = []
         if text or is_last or self._decoder.is_whole:
             token_ids, self._waiting = self._waiting, token_ids
@@ -70,7 +73,7 @@ class Detokenizer:
 
 
 class NoText:
-    """Stands for the library's tokenizer, and for its list of tokens' texts: a job's text comes
+    """Replaces the library's tokenizer and its list of tokens' texts, because a job's text comes
     from its Detokenizer. Loading the library's own takes as long as the model's tokenizer.
     """
 

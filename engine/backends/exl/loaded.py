@@ -31,8 +31,8 @@ class Passes(Protocol):
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from the logits of the last `run`; None for others. Coded tokens, (rows,), valid
-        until the next draw.
+        """Draws from the logits of the last `run`; None for other logits. Returns coded tokens,
+        (rows,), valid until the next draw.
         """
 
     def fit(self, length: int) -> int:
@@ -54,7 +54,7 @@ class Passes(Protocol):
         """What `shed` gives up."""
 
     def close(self) -> None:
-        """Release all that is not the model's."""
+        """Release everything except the model."""
 
 
 @dataclass(slots=True)

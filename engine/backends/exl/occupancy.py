@@ -21,8 +21,8 @@ def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
 
 
 def _memory() -> tuple[DeviceMemory, ...]:
-    """The GPUs on which this process has memory, by torch. `free` also excludes other processes'
-    memory.
+    """The GPUs on which this process has memory, according to torch. `free` excludes the memory of
+    other processes too.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ()

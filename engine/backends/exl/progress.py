@@ -63,8 +63,8 @@ class Progress:
 
 
 def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:
-    """For each of several models, given by number of modules: a callback that adds the models
-    before it.
+    """A callback for each of several models, which are given by their numbers of modules. It adds
+    the models before it.
     """
 
     def part(first: int) -> Callback:

@@ -22,7 +22,7 @@ class JobMoved:
 
 @dataclass(frozen=True, slots=True)
 class PromptComputed:
-    """The prompt is computed up to `done_tokens`; of a pair, both prompts."""
+    """The prompt is computed up to `done_tokens`; for a pair, both prompts are."""
 
     identifier: str
     done_tokens: int
@@ -65,8 +65,8 @@ Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBr
 
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
-    """The library's own results are those of started jobs; all others are ours. The return of a job
-    is not a result.
+    """The library's own results are about started jobs; all others are ours. The return of a job is
+    not a result.
     """
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result

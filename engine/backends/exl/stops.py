@@ -1,4 +1,6 @@
-"""Finds the stop string that ends a text, piece by piece, outside the spans where none counts."""
+"""Finds the stop string that ends a text, piece by piece, except in spans where stop strings don't
+count.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,9 +15,8 @@ class StopSearch:
     """Takes the text of one job, and returns what is certain. Engine thread.
 
     The stop string that begins first in the text ends it, however the tokens divide the text. So a
-    complete stop string waits for another that may have begun before it. A stop string that was
-    complete before `min_new_tokens` is ordinary text, and so is one that touches a span of
-    `Job.spans`.
+    complete stop string waits for another that may have begun earlier. A stop string that was
+    complete before `min_new_tokens`, or that touches a span of `Job.spans`, is ordinary text.
     """
 
     def __init__(self, job: Job) -> None:
@@ -41,9 +42,8 @@ class StopSearch:
         return self._span is not None
 
     def add(self, text: str, token_ids: list[int], is_free: bool, is_last: bool) -> Told:
-        """Returns the text that no stop string can begin in, up to the one that ends it all.
-
-        `is_free`: no stop string may end with this text, nor before.
+        """Returns the text in which no stop string can begin, up to the one that ends the text.
+        `is_free`: stop strings that end in this text or earlier don't count.
         """
         if not self._held and not self._spans and not self._may_begin(text):  # nearly always
             return text, tuple(token_ids)
@@ -75,7 +75,7 @@ class StopSearch:
         return self._release(self._start)
 
     def _may_begin(self, text: str) -> bool:
-        """Whether a stop string may begin in the text, as far as its first two characters say."""
+        """Whether a stop string may begin in the text, judging by its first two characters."""
         if self._firsts.isdisjoint(text):
             return False
         return text[-1] in self._firsts or any(pair in text for pair in self._pairs)
@@ -135,7 +135,9 @@ class StopSearch:
         return self._text.find(stop_string, start)
 
     def _find_begun(self, texts: Sequence[str]) -> int:
-        """Index where the text may end in the beginning of one of `texts`; else the text's end."""
+        """Index from which the end of the text may be the beginning of one of `texts`; otherwise
+        the text's end.
+        """
         first = len(self._text)
         for one in texts:
             start = max(len(self._text) - len(one) + 1, self._start)

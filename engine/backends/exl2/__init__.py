@@ -1,1 +1,1 @@
-"""ExLlamaV2's dynamic generator as a backend, the same on a GPU and on the CPU."""
+"""ExLlamaV2's dynamic generator as a backend, which is the same on GPU and CPU."""

@@ -57,7 +57,7 @@ class Exl2Backend:
         tell_progress: Callable[[float], None] | None = None,
         read: Read = read_config,
     ) -> None:
-        """`read`: makes what `load` gets, by default for ExLlamaV2."""
+        """`read`: makes the input of `load`, by default for ExLlamaV2."""
         self._config = config
         self._read = read
         self._grammars = grammars
@@ -218,14 +218,16 @@ class Exl2Backend:
         self._num_failures = MAX_RETRIES  # no retries until a step succeeds
 
     def _prove(self, prompt_tokens: int = WARM_UP, new_tokens: int = WARM_UP) -> None:
-        """Generate some tokens, before any job depends on it. Leaves the page table empty."""
+        """Generate some tokens, before any job depends on the generator. Leaves the page table
+        empty.
+        """
         prompt = tuple(i % WARM_UP for i in range(prompt_tokens))
         job = Job("warm-up", prompt, new_tokens, ignore_eos=True)
         sampler = Sampler(job, (), self._tokenizer.pieces, ())
         self._generator.prove(Exl2Job(job, (), sampler, self._detokenizer(job)))
 
     def _check_gap(self) -> None:
-        """Raises ModelError if the least part of a prompt takes longer than the gap."""
+        """Raises ModelError if the smallest part of a prompt takes longer than the gap."""
         gap, least, took = self._config.max_gap_ms, self._budget.least, list[float]()
         for _ in range(GAP_TRIALS if gap is not None else 0):
             begin = time.monotonic()

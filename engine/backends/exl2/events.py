@@ -46,7 +46,7 @@ def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
 
 
 def cancelled(job: Exl2Job) -> list[JobEvent]:
-    """The untold text of a job, and its end."""
+    """The text of a job that was not sent yet, and its end."""
     finished = Finished(
         job.job.identifier,
         "cancelled",
@@ -64,7 +64,7 @@ def cancelled(job: Exl2Job) -> list[JobEvent]:
 
 
 def failed(identifier: str, error: BaseException | None) -> Failed:
-    """The job's failure. Raises DeviceLost, if that is the error."""
+    """The job's failure. Raises DeviceLost if that is the error."""
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
     fault = explained(error)

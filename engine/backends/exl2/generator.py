@@ -1,4 +1,5 @@
-"""The library's generator with a decode step of its own: the same results with less host work.
+"""The library's generator with our own decode step, which gives the same results with less host
+work.
 
 The library works job by job, with tensor operations for each token. This step works on all jobs at
 once, on the device or with plain integers. exllamav2 is pinned, see requirements.txt.
@@ -26,9 +27,9 @@ class Generator(HeldGenerator):
     """For `Exl2Job`s only.
 
     If the device works asynchronously, the next pass is launched before the host handles a step's
-    tokens, and usually before it knows them. A job that turns out to have ended wastes a row of
-    that pass. A job whose rules aren't ready keeps its logits, and is in no pass until its token is
-    drawn. The mode without pages uses the library's step.
+    tokens, and usually before it knows them. If a job turns out to have ended, it wastes a row of
+    that pass. A job whose rules aren't ready keeps its logits, and takes part in no pass until its
+    token is drawn. The mode without pages uses the library's step.
     """
 
     def __init__(
@@ -128,11 +129,11 @@ class Generator(HeldGenerator):
         return self.is_overlapping
 
     def _guess(self, results: list[Result]) -> bool:
-        """Take a step that guesses, if that pays. Returns whether it did."""
+        """Take a step that guesses, if that saves time. Returns whether it did."""
         return False
 
     def _start_draw(self, step: Step) -> Drawing | None:
-        """None if one of the jobs fails; then they are drawn one by one."""
+        """None if one of the jobs fails; then their tokens are drawn one by one."""
         try:
             return self._start_rows(step)
         except BaseException as error:
@@ -176,7 +177,7 @@ class Generator(HeldGenerator):
             self.active_jobs.remove(job)
 
     def _launch_behind(self, step: Step, token_ids: torch.Tensor) -> Step | None:
-        """The pass after `step`, whose tokens are on the device and unknown to the host."""
+        """The pass after `step`, whose tokens are on the device and not yet known to the host."""
         decoding = self.decoding()
         if not self._takes_from_device() or any(job.sampler.is_pair for job in decoding):
             return None
@@ -215,7 +216,7 @@ class Generator(HeldGenerator):
         return self._launch(inputs)
 
     def _positions(self, inputs: Sequence[Input]) -> list[int] | None:
-        """Positions of the inputs' keys and values. None if a page for one is missing: the next
+        """Positions of the inputs' keys and values. None if a page for one is missing. The next
         step then waits for the host, which may park a job.
         """
         positions = [one.job.position() + one.ahead for one in inputs]
@@ -230,7 +231,9 @@ class Generator(HeldGenerator):
         return positions
 
     def _launch(self, inputs: Sequence[Input]) -> Step | None:
-        """A forward pass with one token of each job. None without any, or if a page is missing."""
+        """A forward pass with one token of each job. None if there are no jobs, or if a page is
+        missing.
+        """
         if not inputs:
             return None
         inputs = self._in_rows(inputs)

@@ -1,6 +1,5 @@
-"""The library's generator, with jobs that sit out while their rules aren't ready. Engine thread.
-
-Such a job keeps the logits of its next token, and is in no pass until the token is drawn.
+"""The library's generator, with jobs that pause while their rules aren't ready. Engine thread. Such
+a job keeps the logits of its next token, and takes part in no pass until the token is drawn.
 """
 
 from typing import Any

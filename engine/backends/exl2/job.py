@@ -21,9 +21,9 @@ NO_TOKEN = -1
 
 
 class Exl2Job(PagedJob):
-    """Contains its errors: an exception from `iterate()` would cost all jobs their results. Errors
-    include panics of Rust libraries, which aren't `Exception`s. A failed job puts a `JobBroken`
-    into the results.
+    """Contains its errors, because an exception from `iterate()` would cost all jobs their results.
+    Errors include panics of Rust libraries, which aren't `Exception`s. A failed job puts a
+    `JobBroken` into the results.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Exl2Job(PagedJob):
         detokenizer: Detokenizer,
         end_token_ids: Iterable[int] = (),
     ) -> None:
-        """`end_token_ids`: those of `stop_token_ids` that count in spans, too."""
+        """`end_token_ids`: those of `stop_token_ids` that also count in spans."""
         super().__init__(job, stop_token_ids, sampler)
         self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
@@ -48,7 +48,7 @@ class Exl2Job(PagedJob):
         self._logprobs: list[TokenLogprob] = []  # of untold tokens
 
     def flush(self) -> list[Chunk]:
-        """Text that was held back; the job has ended."""
+        """The text that was held back, after the job has ended."""
         text, token_ids = self._detokenizer.flush()
         return [self._chunk(text, token_ids)] if text or token_ids else []
 
@@ -60,7 +60,7 @@ class Exl2Job(PagedJob):
     # Decoding, by a `Generator`
 
     def ends_with(self, token_id: int) -> bool:
-        """Whether this token certainly ends the job. Another token may end it, too."""
+        """Whether this token certainly ends the job. Other tokens may end it too."""
         return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
 
     @property
@@ -113,8 +113,8 @@ class Exl2Job(PagedJob):
     def receive_sample(
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
-        """Accept a token. Returns whether the job has ended, and the token; NO_TOKEN, which no
-        guess equals, while its logits are held.
+        """Accept a token. Returns whether the job has ended, and the token. While its logits are
+        held, this is NO_TOKEN, which equals no guess.
         """
         if self.held is not None:
             return False, next_token

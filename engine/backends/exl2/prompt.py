@@ -107,7 +107,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self.begin_decoding()
 
     def begin_decoding(self) -> None:
-        """Called once the prompt is computed."""
+        """Called after the prompt has been computed."""
 
     # In a pass of the generator, perhaps for several jobs at once
 
@@ -157,8 +157,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         return start
 
     def row_start(self, length: int) -> int | None:
-        """Start of a row of `length` tokens that contains the chunk, such that no other job reads
-        the padding: `start`, or a place before it in that page. None if there is no room.
+        """Start of a row of `length` tokens that contains the chunk, where no other job reads the
+        padding: `start`, or a place before it in that page. None if there is no room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next
@@ -194,8 +194,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
-        """Copy keys and values of the page with the longest common beginning, as
-        ExLlamaV2DynamicJob.prefill does.
+        """Copy keys and values of the page with the longest common beginning, like
+        ExLlamaV2DynamicJob.prefill.
         """
         pages, size = sequence.allocated_pages, self.generator.page_size
         pages[index].prev_hash = pages[index - 1].phash if index else None
@@ -248,8 +248,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     def _prefill_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of one sequence, at most `size` tokens.
 
-        The library's prefill works on whole pages, so it is given a shortened prompt. It counts the
-        progress of a pair in sum, and so never ends a long one: it is given one sequence.
+        The library's prefill works on whole pages, so it is given a shortened prompt. It adds up
+        the progress of a pair, and so never ends a long one, so it is given one sequence.
         """
         pair, told = self.sequences, list[dict[str, Any]]()  # the library's results
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]
@@ -277,7 +277,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self._tell_progress(results)
 
     def _tell_progress(self, results: list[Result]) -> None:
-        """Report how far all prompts of the job are computed, unless that was reported before."""
+        """Report how much of all prompts of the job is computed, unless that was already
+        reported.
+        """
         total = self.job.num_prompt_tokens - len(self.sequences)
         done = min(sum(s.kv_position for s in self.sequences), total)
         if done > self._num_told:

@@ -39,14 +39,14 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
             page.sequence = ids[i : i + 1]
 
     def defrag_cache(self) -> None:
-        """Moves no page. A page is found through a table, so its place costs nothing
-        (docs/decisions.md). The library's kernel dies of a misaligned address where the width of
+        """Moves no page. A page is found through a table, so its place doesn't matter
+        (docs/decisions.md). The library's kernel fails with a misaligned address if the width of
         keys is not a multiple of 128 and the cache is quantized.
         """
 
     def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:
-        """The page after the same tokens as `own` with the longest common beginning with `ids`, and
-        the number of its tokens. None if none is worth a copy.
+        """The page that follows the same tokens as `own` and has the longest common beginning with
+        `ids`, and the length of that beginning. None if no page is worth a copy.
         """
         best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
         if ids.shape[-1] < 2:  # not worth it for one token
@@ -74,7 +74,8 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
 
     def _prefill(self, results: list[Result]) -> None:
         """Compute a chunk of each unfinished prompt, in the order of the starts, as far as the
-        iteration's budget reaches. So the end of one prompt shares it with the head of the next.
+        iteration's budget allows. So the end of one prompt shares the budget with the start of the
+        next.
         """
         newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
         computed: set[PromptJob] = set()

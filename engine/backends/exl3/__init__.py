@@ -1,7 +1,7 @@
 """EXL3 models: exllamav3 computes them; exllamav2's generator schedules the work, as for EXL2.
 
-`install()` comes first, as for the CPU: the generator is Python, and needs four small functions of
-exllamav2's compiled extension, which an installation for EXL3 may lack.
+`install()` must be called first, as for the CPU: the generator is written in Python, and needs four
+small functions of exllamav2's compiled extension, which an installation for EXL3 may lack.
 """
 
 import importlib
@@ -61,8 +61,8 @@ def check_capability(number: int, name: str, capability: tuple[int, int]) -> Non
 
 
 def check_installed() -> None:
-    """Raises ModelError if exllamav3, or what it has compiled, is missing: importing it would then
-    compile for many minutes. Imports nothing.
+    """Raises ModelError if exllamav3 or its compiled extension is missing, because importing it
+    would then compile for many minutes. Imports nothing.
     """
     try:
         version = importlib.metadata.version("exllamav3")

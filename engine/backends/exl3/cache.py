@@ -18,7 +18,7 @@ class Exl3Cache:
         self.max_seq_len: int = library.max_num_tokens
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """None: the generator would make a buffer for moving pages, and moves none."""
+        """None, because the generator would make a buffer for moving pages, but moves none."""
         return []
 
     def copy_states(

@@ -27,7 +27,7 @@ def can_capture(library: Any) -> bool:
 
 
 class Exl3Layers:
-    """The `Layers` of a model for which `can_capture` holds. The GPU keeps the embeddings, too."""
+    """The `Layers` of a model for which `can_capture` holds. The GPU also keeps the embeddings."""
 
     def __init__(self, library: Any, cache: Exl3Cache, device: torch.device) -> None:
         """`library`: exllamav3's model, loaded."""
@@ -62,7 +62,7 @@ class Exl3Layers:
 
     @contextlib.contextmanager
     def _all_but_embeddings(self) -> Iterator[None]:
-        """exllamav3's passes go over these modules."""
+        """The modules that exllamav3's passes compute."""
         modules = self._library.fwd_modules
         self._library.fwd_modules = modules[1:]
         try:

@@ -96,7 +96,7 @@ def own_cache(library: Any, mode: CacheMode, tokens: int) -> Any:
 
 
 def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers | None:
-    """The layers, if graphs of their passes compute what passes without a graph do."""
+    """The layers, if graphs of their passes give the same results as passes without a graph."""
     layers = Exl3Layers(library, cache, device)
     try:
         for rows in PROVED:
@@ -114,7 +114,7 @@ def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers 
 
 @torch.inference_mode()
 def _difference(layers: Exl3Layers, rows: int) -> float:
-    """The greatest of the logits, relative to the greatest logit."""
+    """The greatest difference of the logits, relative to the greatest logit."""
     stream, lock = capturing(layers.device.index)
     token_ids = torch.ones(rows, dtype=torch.long, device=layers.device)  # all write to page 0
     pages = torch.zeros((rows, 2), dtype=torch.int32, device=layers.device)

@@ -1,1 +1,1 @@
-"""Draws the next tokens, for all jobs of a batch at once. torch alone."""
+"""Draws the next tokens for all jobs of a batch at once. Uses only torch."""

@@ -1,4 +1,6 @@
-"""Draws for rows that keep few tokens: among the most probable, not the whole vocabulary."""
+"""Draws for rows that keep few tokens, among the most probable ones instead of the whole
+vocabulary.
+"""
 
 import math
 from collections.abc import Sequence
@@ -45,8 +47,8 @@ def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
 
 
 def choose(columns: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the filters of the same names and `filters.draw` do. Ties with the last kept token stay,
-    as far as NUM_CANDIDATES goes. `columns`: the `RowSettings`, (rows, 5), float64. It waits for
+    """Does what the filters of the same names and `filters.draw` do. Ties with the last kept token
+    stay, up to NUM_CANDIDATES. `columns`: the `RowSettings`, (rows, 5), float64. It waits for
     nothing, so it can be captured.
     """
     size = min(NUM_CANDIDATES, logits.shape[-1])

@@ -1,8 +1,6 @@
-"""The next tokens of all jobs of a batch, by each job's Sampling, on their rows of logits. Engine
-thread.
-
-Common parameters take one operation for all rows, the others work row by row. Either way a row's
-token depends only on its own logits, settings and random numbers.
+"""Draws the next tokens of all jobs of a batch from their rows of logits, by each job's Sampling.
+Engine thread. Common parameters take one operation for all rows; the others work row by row. Either
+way a row's token depends only on its own logits, settings and random numbers.
 """
 
 import math
@@ -51,7 +49,7 @@ class Drawing:
         rows: Sequence[int],
         logits: torch.Tensor | None,
     ) -> None:
-        """`logits`: the model's raw logits of `rows`, whose logprobs are requested."""
+        """`logits`: the model's raw logits for `rows`, whose logprobs are requested."""
         self.token_ids = token_ids  # (rows,), on the device
         self._num_top = [samplers[i].num_logprobs or 0 for i in rows]
         self._rows = rows
@@ -62,7 +60,7 @@ class Drawing:
         self._download = Download([token_ids, *measured])
 
     def take(self) -> Drawn:
-        """Waits for the draw, and for no later work of the device."""
+        """Waits for the draw, but not for later work of the device."""
         drawn, *measured = self._download.take()
         token_ids: list[int] = drawn.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
@@ -117,8 +115,8 @@ class Draw:
     def start(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
-        """`logits`: (samplers, padded vocabulary), may be changed. `negative`: likewise, after the
-        negative prompts of the pairs among them, in order.
+        """`logits`: (samplers, padded vocabulary); they may be changed. `negative`: the same after
+        the negative prompts of the pairs among them, in order.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
         if self._few is not None and all(map(_is_usual, samplers)):
@@ -167,7 +165,9 @@ class Draw:
                 row.index_fill_(-1, self._tensor(limit.token_ids), -math.inf)
 
     def _keep_among(self, logits: torch.Tensor, rows: list[int], bits: torch.Tensor) -> None:
-        """One lookup for eight tokens: on a CPU ten times as fast as a mask of each token."""
+        """Uses one lookup for eight tokens, which on a CPU is ten times as fast as a mask of each
+        token.
+        """
         width = logits.shape[-1]
         bits = functional.pad(bits.to(self._device), (0, -(-width // 8) - bits.shape[-1])).int()
         forbids = functional.embedding(bits, self._forbids.to(logits.dtype)).flatten(1)
@@ -261,7 +261,7 @@ def _is_taken_as_it_is(sampler: Sampler) -> bool:
 
 
 def _is_usual(sampler: Sampler) -> bool:
-    """Whether the draw is among few tokens, by logits that nothing changes."""
+    """Whether the draw is among few tokens, from logits that nothing changes."""
     return sampler.is_few and not sampler.rules and _is_taken_as_it_is(sampler)
 
 

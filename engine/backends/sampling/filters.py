@@ -4,8 +4,8 @@ float32.
 Each sets excluded logits to -inf, in place. Ties at a border are kept; at least one token is kept.
 A parameter may be a column, (rows, 1), where a docstring says so.
 
-They replace the library's: its top_p drops the token that crosses the limit and keeps less probable
-ones, its min_p and top_a let a stale candidate back in.
+They replace those of the library, whose top_p drops the token that crosses the limit and keeps less
+probable ones, and whose min_p and top_a readmit a stale candidate.
 """
 
 import math
@@ -114,9 +114,9 @@ def mirostat(logits: torch.Tensor, max_surprise: float) -> None:
 def exclude_top_choices(
     logits: torch.Tensor, threshold: float, protected: torch.Tensor | None
 ) -> None:
-    """XTC, after its random decision: exclude all tokens with probability >= `threshold` but the
-    least probable one. Excludes none if one of `protected`, token ids, would go (Weidmann 2024,
-    pull request 6335 of text-generation-webui).
+    """XTC, after its random decision: exclude all tokens with probability >= `threshold` except the
+    least probable one. Excludes none if this would exclude one of the token ids `protected`
+    (Weidmann 2024, pull request 6335 of text-generation-webui).
     """
     border = logits.logsumexp(-1, keepdim=True) + math.log(threshold)
     above = logits.masked_fill(logits < border, math.inf)
@@ -131,8 +131,8 @@ def exclude_top_choices(
 
 
 def smooth(logits: torch.Tensor, factor: float, curve: float) -> None:
-    """Quadratic sampling (kalomaze 2024), with its cubic part if `curve` is above 1: logits fall
-    with the square of their distance from the highest.
+    """Quadratic sampling (kalomaze 2024), with its cubic part if `curve` is above 1: logits
+    decrease with the square of their distance from the highest.
     """
     top = logits.amax(-1, keepdim=True)
     below = logits - top
@@ -196,7 +196,7 @@ def _find(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 
 def _below_total(points: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """Keeps rounding from carrying a point beyond the last candidate."""
+    """Prevents rounding from moving a point beyond the last candidate."""
     total = sums[:, -1:]
     return torch.minimum(points, total.nextafter(torch.zeros_like(total)))
 
@@ -209,8 +209,8 @@ def _counts(size: int) -> list[int]:
 def _border(
     logits: torch.Tensor, log_total: torch.Tensor, limits: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least logit that top_p keeps among the `count` most probable, (rows, 1); and the rows,
-    (rows,), whose limit these do not reach.
+    """The least logit that top_p keeps among the `count` most probable tokens, (rows, 1); and the
+    rows, (rows,), whose limit these tokens do not reach.
     """
     # For all of a row topk takes twice as long on a GPU.
     is_all = logits.is_cuda and count == logits.shape[-1]

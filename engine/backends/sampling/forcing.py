@@ -5,7 +5,7 @@ from switchyard.engine.job import Forced
 
 
 class Forcing:
-    """The rule of one job: for example, it ends thoughts at their limit."""
+    """The rule of one job, which for example ends thoughts at their limit."""
 
     is_ready = True
     is_done = False
@@ -56,6 +56,8 @@ class TextWatch:
 
     @property
     def begun(self) -> list[int]:
-        """Lengths, 0 included, of beginnings of the text in which the completion ends."""
+        """The lengths, including 0, of those beginnings of the text with which the completion
+        ends.
+        """
         lengths = range(len(self._tail) + 1)
         return [length for length in lengths if self._tail.endswith(self._text[:length])]

@@ -1,4 +1,4 @@
-"""Log probabilities of tokens, by the model's raw logits."""
+"""Log probabilities of tokens, from the model's raw logits."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ ROWS = 64  # rows converted to float32 at once: a whole chunk of a prompt would 
 
 
 class Measured(NamedTuple):
-    """Logprobs of tokens, and of the most probable tokens in their places."""
+    """Logprobs of tokens, and of the most probable tokens at their places."""
 
     logprobs: torch.Tensor  # (tokens,)
     top_ids: torch.Tensor  # (tokens, most probable)
@@ -20,7 +20,9 @@ class Measured(NamedTuple):
 
 
 def measure(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Measured:
-    """`token_ids`: one for each row of `logits`, (rows, vocabulary). No wait for the device."""
+    """`token_ids`: one for each row of `logits`, (rows, vocabulary). Doesn't wait for the
+    device.
+    """
     values = torch.log_softmax(logits.float(), dim=-1)
     best = values.topk(num_top)
     return Measured(values.gather(1, token_ids[:, None])[:, 0], best.indices, best.values)
@@ -49,7 +51,7 @@ def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: i
     """Compute the tokens of a prompt up to `end`, into the sequence's pages. Returns the logits
     after each token, (tokens, padded vocabulary).
 
-    As ExLlamaV2DynamicJob.prefill, but without cached tokens and with all logits.
+    Like ExLlamaV2DynamicJob.prefill, but without cached tokens and with all logits.
     """
     start, page_size = sequence.kv_position, generator.page_size
     token_ids = sequence.sequence_ids.torch_slice(start, end)

@@ -25,12 +25,10 @@ NOTE_AFTER = 0.001  # seconds of a core, the time of some dozens of masks
 
 
 class Matcher:
-    """The masks of one job. A pool computes each mask, where llguidance releases the GIL, while the
-    model computes the logits for it. llguidance takes a token under the GIL: where that is slow,
-    jobs take turns.
-
-    Until `after` has come, all tokens are allowed except end tokens, and tokens that contain the
-    end of `after` and more.
+    """The masks of one job. While the model computes the logits, a pool computes each mask, for
+    which llguidance releases the GIL. llguidance accepts a token while it holds the GIL; if that is
+    slow, jobs take turns. Until `after` has come, all tokens are allowed except end tokens and
+    those that contain more than the end of `after`.
     """
 
     def __init__(
@@ -42,7 +40,7 @@ class Matcher:
         bill: Bill,
         ends: Sequence[int] = (),
     ) -> None:
-        """`ends`: end tokens of the job beside those of the model."""
+        """`ends`: end tokens of the job besides those of the model."""
         self.is_done = False  # complete: no token may follow
         self._constraint = constraint
         self._grammars = grammars
@@ -59,7 +57,7 @@ class Matcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next mask is there, or will never be, and it is this job's turn."""
+        """Whether it is this job's turn, and the next mask exists or will never exist."""
         if not self._allowed.done():
             return self._is_overdue
         return not self._needs_turn or self._turns.is_free

@@ -1,5 +1,5 @@
-"""Penalties, before all filters: in place, on rows of logits, (rows, vocabulary), float32.
-Parameters are columns, (rows, 1), unless noted.
+"""Penalties, which are applied before all filters, in place, on rows of logits, (rows, vocabulary),
+float32. Parameters are columns, (rows, 1), unless noted.
 """
 
 import math
@@ -19,9 +19,9 @@ def penalize_repetition(
     full: torch.Tensor,
     decay: torch.Tensor,
 ) -> None:
-    """Divide positive logits of tokens that occurred, multiply negative ones (Keskar et al. 2019,
-    "CTRL"). In full for the last `full` tokens, -1: all; fading over the `decay` before
-    (exllamav2).
+    """Divide positive logits of tokens that occurred, and multiply negative ones (Keskar et al.
+    2019, "CTRL"). The penalty is full for the last `full` tokens, -1: all, and fades over the
+    `decay` tokens before (exllamav2).
 
     `token_ids`: of prompt and completion, (rows, tokens); `ages`: numbers of later tokens, below 0
     in padding.
@@ -103,8 +103,8 @@ def penalize_continuations(
 
 
 def guide(logits: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): combines the logits after
-    prompts and after negative prompts.
+    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"), which combines the logits
+    after prompts and after negative prompts.
     """
     wanted, unwanted = logits.log_softmax(-1), negative.log_softmax(-1)
     return unwanted + scale * (wanted - unwanted)

@@ -16,7 +16,7 @@ class Only:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """All tokens but these."""
+    """All tokens except these."""
 
     token_ids: Sequence[int]
 
@@ -46,7 +46,7 @@ class Rule(Protocol):
         """The next token is about to be drawn: `limit` and `accept` follow."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is ready, at most so long."""
+        """Wait until it is ready, for at most this time."""
 
     def accept(self, token_id: int) -> None:
         """Take the next token, not an end token."""

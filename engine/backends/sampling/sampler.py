@@ -20,8 +20,8 @@ MAX_FEW = 100  # highest top_k of rows that are drawn by `candidates`
 
 
 class Sampler:
-    """One draw for each token, from a random generator of its own: the same seed gives the same
-    text beside any other jobs.
+    """One draw for each token, from its own random generator, so that the same seed gives the same
+    text regardless of other jobs.
     """
 
     def __init__(

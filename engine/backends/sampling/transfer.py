@@ -22,7 +22,7 @@ def column(
 
 
 class Download:
-    """Tensors on their way to the host. Later work of the device is not waited for."""
+    """Tensors on their way to the host. Doesn't wait for later work of the device."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """`tensors`: all on one device."""

@@ -73,7 +73,7 @@ def _filter_last(sampler: Sampler, row: torch.Tensor) -> None:
 def _choose_rare(
     sampler: Sampler, row: torch.Tensor, point: torch.Tensor, token: torch.Tensor
 ) -> None:
-    """Correct, in place, a `token` with another kind of draw, and note its logprob."""
+    """Correct in place a `token` that needs another kind of draw, and note its logprob."""
     s = sampler.sampling
     if sampler.is_greedy:
         token.copy_(row.argmax(-1))

@@ -1,8 +1,7 @@
-"""Replaces exllamav2's compiled extension and CUDA model on a machine without a GPU.
-
-`install()` comes first: exllamav2/ext.py imports a module `exllamav2_ext` before it compiles one,
-and must find ours. The other modules of this package import exllamav2, so they are imported after
-`install()`.
+"""Replaces exllamav2's compiled extension and CUDA model on a machine without a GPU. `install()`
+must be called first, because exllamav2/ext.py imports a module `exllamav2_ext` before it compiles
+one, and must find ours. The other modules of this package import exllamav2, so they are imported
+after `install()`.
 """
 
 import contextlib
@@ -20,7 +19,9 @@ EXLLAMAV2_VERSION = "0.3.2"
 
 
 class _Without(io.TextIOBase):
-    """stdout without the output of one thread: exllamav2's import warns of a torch without CUDA."""
+    """stdout without the output of one thread, because exllamav2's import warns that torch has no
+    CUDA.
+    """
 
     def __init__(self, thread: int) -> None:
         self._thread = thread

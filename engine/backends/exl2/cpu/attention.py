@@ -13,7 +13,7 @@ MAX_BATCHED_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What `count` sequences from row `first` attend to, `length` tokens each."""
+    """The `length` tokens to which each of `count` sequences, from row `first` on, attends."""
 
     first: int
     count: int
@@ -85,7 +85,9 @@ class PagedAttention:
         return out.reshape(out.shape[0] * self._q_len, -1)
 
     def _room(self, state: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """A buffer for copies, shared by all layers: fresh memory would cost more than the copy."""
+        """A buffer for copies, shared by all layers, because new memory would cost more than the
+        copy.
+        """
         if self._copies is None or len(self._copies) < len(slots):
             self._copies = state.new_empty((len(slots), *state.shape[1:]))
         return self._copies[: len(slots)]

@@ -26,5 +26,7 @@ class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untype
         self.value_heads = [state.transpose(1, 2) for state in self.value_states]
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """A tensor for each layer. A fresh list: the generator appends a draft cache's tensors."""
+        """A tensor for each layer. The list is new, because the generator appends a draft cache's
+        tensors.
+        """
         return list(self.states)

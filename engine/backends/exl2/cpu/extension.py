@@ -1,7 +1,6 @@
-"""The module in place of `exllamav2_ext`: its functions for the host.
-
-They do what exllamav2 0.3.2's C++ does, except as their docstrings say. The functions for CUDA
-tensors are absent: their use raises AttributeError.
+"""Replaces the module `exllamav2_ext` with its functions for the host. They do what exllamav2
+0.3.2's C++ does, except as their docstrings say. The functions for CUDA tensors are missing, so
+their use raises AttributeError.
 """
 
 from switchyard.engine.backends.exl2.cpu.logits import (

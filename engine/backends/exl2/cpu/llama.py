@@ -1,4 +1,6 @@
-"""A plain Llama in float32 on the CPU, as the dynamic generator calls it. Engine thread."""
+"""A plain Llama in float32 on the CPU, with the interface that the dynamic generator calls. Engine
+thread.
+"""
 
 import json
 from pathlib import Path

@@ -50,7 +50,7 @@ def apply_rep_penalty(
 
     Each penalty applies in full to the last `sustain` tokens (-1: all), and fades to nothing over
     the `decay` tokens before. The repetition penalty (a factor) and the presence penalty apply once
-    to a token, by its newest place. The frequency penalty applies for every place.
+    to a token, according to its latest place. The frequency penalty applies for every place.
     """
     if sequence.shape[0] != logits.shape[0]:
         raise RuntimeError(f"{sequence.shape[0]} sequences for {logits.shape[0]} rows of logits")

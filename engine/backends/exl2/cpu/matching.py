@@ -25,7 +25,7 @@ def count_match(a: torch.Tensor, b: torch.Tensor, max_a: int) -> int:
 
 
 def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> int:
-    """Index of the first of `strings` that `match` contains; -2 if it ends in the start of one;
+    """Index of the first of `strings` that `match` contains; -2 if it ends with the start of one;
     else -1. The first string with a full *or partial* match decides.
 
     All in UTF-32; `offsets`: int32, bytes, one more than strings. Empty strings are skipped;

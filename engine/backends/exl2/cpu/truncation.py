@@ -1,7 +1,7 @@
 """Truncation filters: each takes the probabilities of two or more candidates, with sum 1, and
 returns the indices of those to keep.
 
-The rules are those of exllamav2's C++, which differ from the papers' in places.
+The rules are those of exllamav2's C++, which in places differ from the papers.
 """
 
 import heapq
@@ -46,7 +46,7 @@ def top_p(probs: Floats, limit: float) -> Indices:
 
 
 def top_a(probs: Floats, factor: float) -> Indices:
-    """Unlike the C++, never readmits a candidate below the threshold; nor does `min_p`."""
+    """Unlike the C++, this and `min_p` never readmit a candidate below the threshold."""
     top = float(probs.max())
     return np.flatnonzero(probs >= min(factor * top, 1.0) * top)
 

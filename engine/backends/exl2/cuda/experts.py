@@ -29,7 +29,7 @@ def take_over(model: Any) -> None:
 
 
 def is_dense(module: Any) -> bool:
-    """Whether a pass of up to MAX_DENSE_TOKENS is the same for any choice of experts."""
+    """Whether a pass of up to MAX_DENSE_TOKENS is the same for all choices of experts."""
     return isinstance(module, ExLlamaV2MoEMLP) and module.num_experts <= MAX_DENSE
 
 
@@ -77,7 +77,7 @@ def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def _compute_all(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """All experts compute all tokens. The host learns nothing, so a graph can capture it."""
+    """All experts compute all tokens. The host receives nothing, so a graph can capture it."""
     shape = (len(states), module.num_experts)
     weight_of = torch.zeros(shape, dtype=states.dtype, device=states.device)
     weight_of.scatter_(1, chosen, weights)

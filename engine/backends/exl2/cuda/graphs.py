@@ -28,8 +28,8 @@ def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T
 
 @functools.cache
 def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """The one stream and lock of all captures on a GPU: torch keeps 32 MiB forever for each stream
-    that multiplies matrices. It is not exllamav2's stream, on which other models may run.
+    """The one stream and lock of all captures on a GPU, because torch keeps 32 MiB forever for each
+    stream that multiplies matrices. It is not exllamav2's stream, on which other models may run.
     """
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 

@@ -7,7 +7,7 @@ import torch
 
 
 class Inputs:
-    """A row is a sequence. What the device holds already is not sent again."""
+    """A row is a sequence. Data that the device already holds is not sent again."""
 
     def __init__(self, most: int, widths: Sequence[int], device: torch.device) -> None:
         """`most`: rows; `widths`: numbers of pages in a row that have graphs."""
@@ -20,7 +20,7 @@ class Inputs:
         self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
 
     def forget(self) -> None:
-        """After the device's copies were changed."""
+        """Called after the device's copies were changed."""
         self._known_positions = []
         self._known_pages.clear()
 
@@ -32,8 +32,8 @@ class Inputs:
         width: int,
         fill: int,
     ) -> None:
-        """For a graph of this width that adds 1 to the positions. `fill` padding rows repeat the
-        row with the shortest context.
+        """Send inputs for a graph of this width, which adds 1 to the positions. `fill` padding rows
+        repeat the row with the shortest context.
         """
         rows, shortest = len(token_ids), positions.index(min(positions))
         self.token_ids[:rows].copy_(token_ids, non_blocking=True)

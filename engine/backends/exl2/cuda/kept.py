@@ -1,8 +1,8 @@
 """Float16 copies of EXL2 weights, kept beside them for passes of many tokens. Engine thread.
 
-From some number of tokens on exllamav2 unpacks a layer's weights in every pass, which takes longer
-than the products themselves. A kept copy spares that. Its products also add up in float32, where
-exllamav2's add up in float16.
+Above some number of tokens, exllamav2 unpacks a layer's weights in every pass, which takes longer
+than the products themselves. A kept copy avoids that. Its products are also summed in float32,
+whereas exllamav2 sums in float16.
 """
 
 import types

@@ -78,8 +78,8 @@ class Exl2Layers:
         pages: torch.Tensor,
         is_last: bool,
     ) -> torch.Tensor:
-        """As ExLlamaV2.forward_chunk. Computes all layers if `is_last`, else as far as keys and
-        values need it.
+        """As ExLlamaV2.forward_chunk. Computes all layers if `is_last`, else only what keys and
+        values need.
         """
         rows = len(positions)
         length = len(token_ids) // rows
@@ -151,7 +151,7 @@ def _cuda() -> Any:
 
 
 class _Seen:
-    """Host memory under the address at which a GPU sees it, which is the same."""
+    """Host memory at the address at which a GPU sees it, which is the same."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor  # a reference keeps the memory

@@ -143,7 +143,7 @@ def _load_checked(
     index: int | None,
     num_kept: int,
 ) -> LoadedModel:
-    """As `_load`. With exllamav2's products where ours differ from them."""
+    """As `_load`, but uses exllamav2's products if ours differ from them."""
     try:
         return _load(config, configs, mode, tokens, progress, index, num_kept)
     except ProductsRefused as error:
@@ -164,9 +164,9 @@ def _load(
     num_kept: int,
     reason: str | None = None,
 ) -> LoadedModel:
-    """`configs`: a draft model's, if there is one, and the model's. `index`: of the GPU that has
-    room for all; None without one. `num_kept`: modules whose weights have room for a copy.
-    `reason`: against our own products. Raises ProductsRefused.
+    """`configs`: that of the draft model, if there is one, and that of the model. `index`: that of
+    the GPU with room for everything; None if there is none. `num_kept`: modules whose weights have
+    room for a copy. `reason`: why our own products can't be used. Raises ProductsRefused.
     """
     if not has_pages(configs[-1]):
         configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets a prompt see later tokens
@@ -227,7 +227,7 @@ def _load_weights(
 
 def _kernels(index: int, reason: str | None) -> tuple[Kernels | None, str]:
     """The kernels of our own products, unless there is a reason against them, and what the status
-    says of it.
+    says about them.
     """
     kernels = None
     if reason is None:

@@ -1,7 +1,7 @@
 """Forward passes on one GPU as CUDA graphs: decode steps, and short prompts.
 
-The host needs longer to launch such a pass than the GPU to compute it: some ten kernels for each
-layer. A graph is launched as a whole. Engine thread.
+The host takes longer to launch the some ten kernels of each layer than the GPU takes to compute
+them. A graph is launched as a whole. Engine thread.
 """
 
 import functools
@@ -35,7 +35,7 @@ class Layers(Protocol):
         """Called before a graph is launched."""
 
     def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
-        """Compute until nothing is chosen, loaded or compiled any more. Page 0 is overwritten.
+        """Compute until everything has been chosen, loaded and compiled. Page 0 is overwritten.
         `token_ids`: (rows,); `pages`: (rows, pages), int32.
         """
 
@@ -212,8 +212,8 @@ class CapturedPasses:
         return logits[:rows]
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from the logits of the last `run`; None for others. Coded tokens, (rows,), valid
-        until the next draw.
+        """Draws from the logits of the last `run`; None for other logits. Returns coded tokens,
+        (rows,), valid until the next draw.
         """
         if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
             return None

@@ -1,4 +1,4 @@
-"""Which models' passes can be captured as CUDA graphs: by their layers."""
+"""Decides by their layers which models' passes can be captured as CUDA graphs."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ def can_capture(model: Any) -> bool:
 
 
 def is_plain(model: Any) -> bool:
-    """Whether the model has only plain layers. With many experts, the host has to know the chosen
-    ones. The model need not be loaded.
+    """Whether the model has only plain layers. With many experts the layers aren't plain, because
+    the host has to know the chosen ones. The model need not be loaded.
     """
     embedding, *modules = model.modules
     return isinstance(embedding, ExLlamaV2Embedding) and all(

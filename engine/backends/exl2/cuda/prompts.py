@@ -66,7 +66,7 @@ class PromptPasses:
         return len(self._graphs)
 
     def _shapes(self) -> list[tuple[int, int, int]]:
-        """The largest first: smaller graphs fit in its memory."""
+        """The largest comes first, because smaller graphs fit into its memory."""
         return [
             (width, rows, length)
             for width in self._widths
@@ -78,7 +78,7 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Tokens in a row of the smallest pass that takes at least `length` tokens."""
+        """Tokens in a row of the smallest pass for at least `length` tokens."""
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:

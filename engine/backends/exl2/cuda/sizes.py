@@ -6,8 +6,8 @@ NOISE = 0.02  # relative: a larger size must be faster by this much
 
 
 def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int | None:
-    """The least size from which on a pass of each size takes less time by `other` than by `usual`;
-    None without one. Both: seconds by size.
+    """The least size from which on passes take less time by `other` than by `usual`; None if there
+    is no such size. Both give seconds by size.
     """
     found = None
     for size in sorted(usual, reverse=True):
@@ -19,7 +19,7 @@ def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int 
 
 class Sizes:
     """Batch sizes and the time of a pass of each. A smaller batch is padded. A larger size may be
-    faster: beyond some number of rows exllamav2 computes in another way.
+    faster, because above some number of rows exllamav2 computes in another way.
     """
 
     def __init__(self, seconds: Mapping[int, float], max_rows: int) -> None:

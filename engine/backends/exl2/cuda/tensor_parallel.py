@@ -1,7 +1,6 @@
-"""Tensor parallelism, as far as exllamav2 0.3.2 has it. Engine thread.
-
-exllamav2 does not refuse what it can't do: it asserts while loading or in each step, leaves out
-parts unknown to its kernels, or ends the process.
+"""Tensor parallelism, as far as exllamav2 0.3.2 supports it. Engine thread. exllamav2 does not
+refuse what it can't do. It fails an assertion while loading or in each step, leaves out parts
+unknown to its kernels, or ends the process.
 """
 
 from collections.abc import Sequence
@@ -63,7 +62,7 @@ def _too_small(shares: Sequence[float]) -> ModelError:
 
 
 def _obstacle(model: ExLlamaV2) -> str | None:
-    """A part of the model that the kernels do not know; None without one."""
+    """A part of the model that the kernels do not support; None if there is none."""
     config = model.config
     if not config.arch.lm.supports_tp:
         return "not this architecture"

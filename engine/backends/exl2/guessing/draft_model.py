@@ -1,4 +1,4 @@
-"""Guesses by a smaller model, whose cache has the pages of the model's. Engine thread."""
+"""Guesses by a smaller model, whose cache has the same pages as the model's. Engine thread."""
 
 import weakref
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class DraftModel:
                 self._follow(job)
 
     def rate(self, job: Exl2Job) -> float:
-        """How often a guess for `job` is right. Never so low that none is tried again."""
+        """How often a guess for `job` is right. Never so low that no guess is tried again."""
         return max(self._rates.get(job, FIRST), LEAST)
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
@@ -56,7 +56,7 @@ class DraftModel:
         job.drafted = [min(job.drafted[0], job.position())]
 
     def _follow(self, job: Exl2Job) -> None:
-        """Compute keys and values of tokens that came without guesses."""
+        """Compute keys and values of tokens that were not guessed."""
         chunk = self._generator.max_chunk_size
         for index in range(len(job.sequences)):
             end, pages = job.position(index), _pages([(job, index)])

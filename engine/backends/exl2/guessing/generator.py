@@ -1,4 +1,4 @@
-"""The generator that guesses tokens where they pay. Engine thread."""
+"""The generator that guesses tokens if that saves time. Engine thread."""
 
 import time
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ PATIENCE = 0.001
 
 
 class GuessingGenerator(Generator):
-    """A step computes the newest token and guessed ones of each job in one pass, and draws as many
-    tokens as were guessed right, and one more: what steps of one token would have drawn.
+    """A step computes the latest token and the guessed ones of each job in one pass. It draws as
+    many tokens as were guessed right, and one more, exactly as steps of one token would have done.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -71,7 +71,7 @@ class GuessingGenerator(Generator):
         return True
 
     def _check(self, jobs: Sequence[Exl2Job], guesses: Sequence[list[int]]) -> torch.Tensor:
-        """Logits after the newest token and after each guess, (jobs, 1 + guesses, vocabulary)."""
+        """Logits after the latest token and after each guess, (jobs, 1 + guesses, vocabulary)."""
         length = 1 + self._number
         token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
         positions = []
@@ -125,7 +125,7 @@ class GuessingGenerator(Generator):
                 self._source.note(job, len(guess), number)
 
     def _draw_rows(self, jobs: Sequence[Exl2Job], logits: torch.Tensor) -> Drawn:
-        """Where one job fails, the others draw."""
+        """If one job fails, the others draw."""
         try:
             return self.draw.start([job.sampler for job in jobs], logits, None).take()
         except BaseException as error:
@@ -144,7 +144,7 @@ class GuessingGenerator(Generator):
 
 
 def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
-    """Whether the job's next token can be drawn; else its logits are held."""
+    """Whether the job's next token can be drawn; otherwise its logits are held."""
     if job.sampler.begin():
         return True
     job.hold(logits)

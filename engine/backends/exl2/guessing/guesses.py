@@ -1,4 +1,4 @@
-"""How many tokens a step guesses: as many as pay, by measured steps. Pure."""
+"""Chooses how many tokens a step guesses, according to measured steps. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ RENEWED = 64  # steps with guesses before one without, which measures
 class Guesses:
     """Compares tokens a second with and without guesses, by the number of jobs.
 
-    A step without guesses takes `plain` seconds; each token guessed for a job makes it longer, by
-    about as much each. Both are measured. If guesses do not pay they are tried again after some
-    steps, each time after twice as many.
+    A step without guesses takes `plain` seconds; each token that is guessed for a job adds about
+    the same time. Both are measured. If guesses save no time, they are tried again after some
+    steps, and each time after twice as many.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,8 +28,8 @@ class Guesses:
         self._pause = FIRST
 
     def number(self, rates: Sequence[float]) -> int:
-        """Tokens to guess in the next step, 0 to `most`. `rates`: of each job, how often a guess is
-        right, 0 to 1; 0 without a guess.
+        """Tokens to guess in the next step, 0 to `most`. `rates`: for each job, how often a guess
+        is right, 0 to 1; 0 without a guess.
         """
         size = len(rates).bit_length()
         if max(rates, default=0.0) <= 0 or size not in self._plain:

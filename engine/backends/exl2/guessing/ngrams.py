@@ -1,4 +1,4 @@
-"""Guesses by a job's own text: what followed its last three tokens before. Pure."""
+"""Guesses from a job's own text: the tokens that followed its last three tokens earlier. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +22,7 @@ class Ngrams:
 
     @property
     def rate(self) -> float:
-        """How often the expected token came lately; 0.0 if none is expected."""
+        """How often the expected token has come recently; 0.0 if none is expected."""
         return 0.0 if self._next is None else self._rate
 
     def add(self, token_ids: Iterable[int], is_counted: bool = True) -> None:

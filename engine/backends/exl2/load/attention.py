@@ -1,5 +1,5 @@
-"""Corrects what ExLlamaV2 reads wrongly of attention: windows, and sine and cosine tables. Engine
-thread.
+"""Corrects what ExLlamaV2 reads wrongly about attention: windows, and sine and cosine tables.
+Engine thread.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from switchyard.engine.model.rope import read_rope
 
 
 def check_windows(config: ExLlamaV2Config) -> None:
-    """For attention without windows. Raises ModelError if a text could exceed a window."""
+    """Raises ModelError if a text could exceed a window, for attention without windows."""
     windows = [layer.window for layer in _layers(config) if layer.window is not None]
     shortest = min(windows, default=config.max_seq_len)
     if config.max_seq_len > shortest:

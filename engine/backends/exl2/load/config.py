@@ -44,7 +44,9 @@ def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -
 
 
 def _check_tokens(draft_path: Path, path: Path, vocab_size: int) -> None:
-    """A draft model's token ids must have the model's meanings, and cover all of its tokens."""
+    """A draft model's token ids must have the same meanings as the model's, and cover all of its
+    tokens.
+    """
     drafts, own = (
         {token_id: token for token, token_id in _vocabulary(p).items()} for p in (draft_path, path)
     )

@@ -1,1 +1,1 @@
-"""Pages of the cache: jobs take them one by one, and give them up when none is left."""
+"""Pages of the cache, which jobs take one by one, and give up when none is left."""

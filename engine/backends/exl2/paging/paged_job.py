@@ -1,4 +1,6 @@
-"""The pages of a job: taken as its text grows, and given up when another job needs them."""
+"""The pages of a job, which are taken as its text grows, and given up when another job needs
+them.
+"""
 
 import logging
 from typing import Any
@@ -19,8 +21,8 @@ MIN_RUN = 64  # tokens that a job generates after a return, before it may be par
 class PagedJob(PromptJob):
     """Starts with pages for its prompt and the next token.
 
-    A parked job has no pages, and keeps all else: sampler, rules, text. Its tokens so far are a
-    prompt when it returns. No event reports either.
+    A parked job has no pages, but keeps everything else: sampler, rules, text. When it returns, its
+    tokens so far are computed like a prompt. No event reports parking or the return.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -49,11 +51,11 @@ class PagedJob(PromptJob):
 
     @property
     def num_cached(self) -> int:
-        """Tokens of the prompt found in the cache; of a pair, the mean, at most its prompt."""
+        """Tokens of the prompt found in the cache; for a pair the mean, at most its prompt."""
         return min(self.num_found // len(self.sequences), len(self.job.prompt))
 
     def freeze_progress(self) -> None:
-        """Pages are given up. What was reported of the prompt stays so."""
+        """Called when pages are given up. The reported progress of the prompt doesn't change."""
         if self.is_decoding:
             self._num_told = self.job.num_prompt_tokens
         if self._num_told:
@@ -70,17 +72,17 @@ class PagedJob(PromptJob):
 
     @property
     def _num_ahead(self) -> int:
-        """New tokens for which it takes pages at a start."""
+        """The number of new tokens for which it takes pages at a start."""
         left = self.job.max_new_tokens - self.num_sampled
         return min(MIN_RUN if self.num_parked else 1, left)
 
     def position(self, sequence: int = 0) -> int:
-        """Position of the newest token of a sequence."""
+        """Position of the latest token of a sequence."""
         position: int = self.sequences[sequence].kv_position
         return position + len(self._unnoted)
 
     def last_id(self, sequence: int = 0) -> int:
-        """The newest token of a sequence; its keys and values have not been computed."""
+        """The latest token of a sequence, whose keys and values have not been computed."""
         if self._unnoted:
             return self._unnoted[-1]
         ids = self.sequences[sequence].sequence_ids
@@ -110,14 +112,16 @@ class PagedJob(PromptJob):
         self.is_active = self.is_moved = True
 
     def reach(self, num_tokens: int, pool: Pool) -> bool:
-        """Have pages for `num_tokens` tokens from the newest on. Whether there were enough."""
+        """Take pages for `num_tokens` tokens from the latest on. Returns whether there were
+        enough.
+        """
         return all(
             self.reach_to(self.position(i) + num_tokens, pool, i)
             for i in range(len(self.sequences))
         )
 
     def reach_to(self, end: int, pool: Pool, index: int = 0) -> bool:
-        """Have pages for positions before `end`. Whether there were enough."""
+        """Take pages for positions before `end`. Returns whether there were enough."""
         sequence = self.sequences[index]
         pages, size = sequence.allocated_pages, self.generator.page_size
         while len(pages) * size < end:
@@ -132,7 +136,7 @@ class PagedJob(PromptJob):
 
     @torch.inference_mode()
     def park(self) -> None:
-        """Give up the pages for now. No draw for it may be under way."""
+        """Give up the pages for now. There may be no running draw for the job."""
         self._give_up_pages()
         self.freeze_progress()
         self.num_parked += 1
@@ -147,8 +151,8 @@ class PagedJob(PromptJob):
         self.prepare_for_queue(self.generator, self.serial_number)
 
     def fail(self, error: BaseException, results: list[Result]) -> None:
-        """A pass of a return is tried again: its client may have seen text, and a pass that fails
-        leaves no trace. `Exl2Backend` does the same for a decode step.
+        """A failed pass of a returning job is tried again, because its client may have seen text,
+        and a failed pass leaves no trace. `Exl2Backend` does the same for a decode step.
         """
         is_returning = self.num_parked > 0 and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:
@@ -174,8 +178,8 @@ class PagedJob(PromptJob):
         super().deallocate_pages()
 
     def _age_pages(self) -> None:
-        """Make the last page of a sequence the oldest, which a newcomer takes first: a prefix is
-        of no use without its beginning.
+        """Make the last page of a sequence the oldest, which a new job takes first, because a
+        prefix is useless without its beginning.
         """
         for sequence in self.sequences:
             for page in reversed(sequence.allocated_pages):
@@ -216,7 +220,7 @@ class PagedJob(PromptJob):
         self._find_border()
 
     def _share_page(self, sequence: Any, index: int) -> None:
-        """A full page can be found by its hash; an equal page that was there before replaces it. As
+        """A full page can be found by its hash; an equal page that already existed replaces it. As
         ExLlamaV2DynamicJob.receive_sample does.
         """
         pages, generator = sequence.allocated_pages, self.generator
@@ -240,8 +244,8 @@ class PagedJob(PromptJob):
             following.can_revert = False
 
     def settle_pages(self) -> None:
-        """Its logits are held: the keys and values of its tokens are computed, and those of guesses
-        after them don't count. The library leaves this to `receive_sample`.
+        """Called when its logits are held. The keys and values of its tokens are computed; those of
+        guesses after them don't count. The library leaves this to `receive_sample`.
         """
         size = self.generator.page_size
         for sequence in self.sequences:

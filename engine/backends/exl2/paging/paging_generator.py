@@ -16,8 +16,8 @@ from switchyard.engine.stats import Work
 
 
 class PagingGenerator(PromptGenerator):
-    """For `PagedJob`s only. When no page is left for one, another is parked: it has no pages, and
-    returns before any newcomer of its priority.
+    """For `PagedJob`s only. When no page is left for a job, another is parked: it has no pages, and
+    returns before new jobs of its priority start.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class PagingGenerator(PromptGenerator):
         super().clear_queue()
 
     def has_room(self, job: Job) -> bool:
-        """A place in the batch, free pages for the start, and a part of the next iteration's budget
-        of prompt tokens. Half of what the running jobs are expected to need stays free.
+        """Whether there is a place in the batch, free pages for the start, and a part of the next
+        iteration's budget of prompt tokens. Half of the pages that the running jobs are expected to
+        need stays free.
         """
         if any(other.job.priority >= job.priority for other in self.parked):
             return False
@@ -97,8 +98,8 @@ class PagingGenerator(PromptGenerator):
             self._moves.append(JobMoved(job.identifier, False))
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
-        """Those of `jobs` that have pages for `num_tokens` tokens from the newest on. Others are
-        parked for them. No draw may be under way.
+        """Those of `jobs` that have pages for `num_tokens` tokens from the latest on. Others are
+        parked for them. There may be no running draw.
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
@@ -123,8 +124,8 @@ class PagingGenerator(PromptGenerator):
         return moves
 
     def _choose(self) -> PagedJob | None:
-        """The job to park for a page: of the lowest priority, of the client with the most pages,
-        the last that came. None if the page has to wait.
+        """The job to park for a page: one of the lowest priority, among these one of the client
+        with the most pages, and among these the newest. None if the page has to wait.
         """
         if len(self.active_jobs) < 2:
             return None

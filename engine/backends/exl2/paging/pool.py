@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Pool:
-    """Gives the page first that was released the longest ago; of a prefix, its last page."""
+    """Gives out the page that was released the longest ago first; for a prefix, its last page."""
 
     def __init__(self, generator: Any) -> None:
         """`generator`: the library's; its table of pages must stay the same."""
@@ -14,8 +14,8 @@ class Pool:
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:
-        """A page for one job; None if none is left. Until `can_revert` is cleared, a release brings
-        its former content back.
+        """A page for one job; None if none is left. Until `can_revert` is cleared, a release
+        restores its former content.
         """
         generator = self._generator
         if not generator.unreferenced_pages:

@@ -1,5 +1,5 @@
 """Attention over a paged cache by flash-attn, and the norm before it, for layers whose products are
-computed here. The layers are plain: engine/memory/unpacked.py says which.
+computed here. The layers are plain, as engine/memory/unpacked.py defines it.
 """
 
 from typing import Any
@@ -57,7 +57,9 @@ class CachedAttention:
 
 
 def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page_size: int) -> Any:
-    """For a pass whose rows have `length` tokens from `positions` on, all on the device."""
+    """The parameters of a pass whose rows have `length` tokens from `positions` on, all on the
+    device.
+    """
     rows = len(positions)
     params = ExLlamaV2Attention.PagedParams(
         batch_size=rows,

@@ -26,8 +26,8 @@ class ProductsRefused(RuntimeError):
 
 @torch.inference_mode()
 def compare_products(linears: Sequence[Any], kernels: Kernels, space: torch.Tensor) -> None:
-    """One matrix of each shape and mix of widths, of exllamav2's, with all sizes of ours. Raises
-    ProductsRefused. `space`: for an unpacked matrix.
+    """Compares one matrix of each shape and mix of widths in exllamav2 with all sizes of ours.
+    Raises ProductsRefused. `space`: memory for an unpacked matrix.
     """
     seen = set()
     for linear in linears:
@@ -94,7 +94,7 @@ def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> 
 
 
 def compare_passes(ours: torch.Tensor, exllamav2s: torch.Tensor) -> None:
-    """Logits of `whole_pass`. Raises ProductsRefused."""
+    """Compares logits of `whole_pass`. Raises ProductsRefused."""
     if not torch.isfinite(exllamav2s).all():
         return  # a residual beyond float16: there is nothing to compare with
     error = _error(ours, exllamav2s)

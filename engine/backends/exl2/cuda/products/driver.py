@@ -1,4 +1,4 @@
-"""Loads compiled kernels and launches them, by CUDA's driver."""
+"""Loads compiled kernels and launches them through CUDA's driver."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class Unavailable(RuntimeError):
-    """The kernels can't be had on this system."""
+    """The kernels are not available on this system."""
 
 
 class _Attribute(ctypes.Structure):
@@ -61,8 +61,8 @@ def most_shared(index: int) -> int:
 
 
 class Kernel:
-    """A kernel on the current GPU. `overlaps`: it may begin before the kernel before has ended, and
-    waits for its results itself.
+    """A kernel on the current GPU. `overlaps`: it may begin before the previous kernel has ended,
+    and waits for its results itself.
     """
 
     def __init__(self, module: ctypes.c_void_p, name: str, overlaps: bool) -> None:
@@ -74,7 +74,7 @@ class Kernel:
         self._shared = PLAIN_SHARED
 
     def resident_blocks(self, threads: int, shared: int) -> int:
-        """Blocks that a multiprocessor can hold; 0 where one is too large."""
+        """Blocks that a multiprocessor can hold; 0 if one block is too large."""
         if shared > self._shared:
             if _driver().cuFuncSetAttribute(self._function, MAX_SHARED, shared):
                 return 0

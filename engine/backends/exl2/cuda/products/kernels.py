@@ -57,7 +57,7 @@ class Kernels:
         add: bool = False,
         tiling: Tiling | None = None,
     ) -> None:
-        """`inputs`: in the order of each matrix. `add`: to what the outputs hold."""
+        """`inputs`: in the order of each matrix. `add`: adds the products to the outputs."""
         if tiling is None:
             tiles = sum(packed.columns // TILE for packed in matrices)
             tiling = choose(len(inputs[0]), tiles, self.multiprocessors)
@@ -84,7 +84,9 @@ class Kernels:
             kernel.launch(grid, threads, shared, found, stream)
 
     def _function(self, tiling: Tiling) -> driver.Kernel:
-        """Loaded at first use, which is the comparison with exllamav2's products."""
+        """The function, which is loaded at first use, in the comparison with exllamav2's
+        products.
+        """
         key = tiling._replace(blocks=0)
         if key not in self._multiply:
             code = self._code.read("multiply.cu", tiling.macros | self._pdl)

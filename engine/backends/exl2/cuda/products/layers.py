@@ -1,6 +1,6 @@
 """Layers whose products are our own, in place of exllamav2's. Engine thread.
 
-A matrix of exllamav2's is freed as soon as ours is laid out, module by module.
+Module by module, a matrix of exllamav2 is freed as soon as ours is laid out.
 """
 
 import types
@@ -220,15 +220,14 @@ def of_tiles(packed: Packed, begin: int, end: int) -> Packed:
 
 
 def distinct(several: Sequence[Packed]) -> list[torch.Tensor]:
-    """The orders of rows; one, if all are the same."""
+    """The orders of rows; a single one if all are the same."""
     first, *others = [packed.order for packed in several]
     return [first] if all(torch.equal(first, one) for one in others) else [first, *others]
 
 
 def read(linear: Any) -> Matrix:
-    """A matrix of exllamav2's, whose q_handle exists.
-
-    A feed-forward's last one has no order: exllamav2 moved the columns of those before it.
+    """A matrix of exllamav2, whose q_handle exists. The last one of a feed-forward has no order,
+    because exllamav2 moved the columns of the others.
     """
     tensors = linear.q_tensors
     natural = torch.arange(linear.in_features, device=tensors["q_weight"].device)

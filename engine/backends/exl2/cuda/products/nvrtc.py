@@ -1,4 +1,6 @@
-"""Compiles CUDA C++ by NVRTC, which torch's wheels bring, and keeps what it compiled on disk."""
+"""Compiles CUDA C++ with NVRTC, which torch's wheels contain, and keeps the compiled code on
+disk.
+"""
 
 import contextlib
 import ctypes
@@ -76,7 +78,9 @@ class Code:
         self._folder = pathlib.Path(root, "switchyard", "kernels")
 
     def read_all(self, sources: Sequence[tuple[str, Mapping[str, int]]]) -> list[bytes]:
-        """Names and macros. Compiles several at once, those that are not in files."""
+        """The code for these names and macros. Compiles those that are not in files, several at
+        once.
+        """
         missing = [one for one in sources if not self._path(*one).exists()]
         begin = time.monotonic()
         if missing:
@@ -130,7 +134,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _files() -> list[pathlib.Path]:
-    """Where torch's wheels, and torch itself, have NVRTC; then the system's."""
+    """Where torch's wheels and torch itself have NVRTC, followed by the system's NVRTC."""
     places = [pathlib.Path(path, "nvidia") for path in sys.path]
     places.append(pathlib.Path(torch.__file__).parent / "lib")
     patterns = ("cu*/lib/libnvrtc.so.*", "cuda_nvrtc/lib/libnvrtc.so.*", "libnvrtc*.so*")

@@ -1,4 +1,4 @@
-"""Why a model keeps exllamav2's products: decided before it is loaded."""
+"""Decides, before a model is loaded, why it must keep exllamav2's products."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -18,7 +18,7 @@ class Unsuitable(ValueError):
 
 
 class CodeBits(NamedTuple):
-    """Some bits of a code: at `bit` of a word, from the code's bit `low` on."""
+    """Some bits of a code: at `bit` of a word, starting with the code's bit `low`."""
 
     word: int
     bit: int
@@ -78,8 +78,8 @@ def read_groups(numbers: Sequence[int], num_words: int) -> tuple[tuple[int, int]
 
 
 def _pairs(bits: int) -> tuple[int, list[list[CodeBits]]]:
-    """Words of a set, and the pieces of each pair of rows in it, for the row in the low halves; the
-    other row's are 16 bits higher.
+    """Words of a set, and the pieces of each pair of rows in it. They are those of the row in the
+    low halves; the other row's are 16 bits higher.
     """
     match bits:
         case 3 | 5:

@@ -92,8 +92,8 @@ def multiply(
     outputs: Sequence[torch.Tensor],
     add: bool = False,
 ) -> Multiply:
-    """All but the work space. `inputs`: (rows, its rows) for each matrix, in its order; `outputs`:
-    (rows, its columns with padding). `add`: to what the outputs hold.
+    """All parameters except the work space. `inputs`: (rows, its rows) for each matrix, in its
+    order; `outputs`: (rows, its columns with padding). `add`: adds the products to the outputs.
     """
     params = Multiply(num=len(matrices), rows=len(inputs[0]))
     base = first_tile = 0
