@@ -75,7 +75,7 @@ class Engine:
 
     @property
     def grammars(self) -> Grammars:
-        """Made on first use: other threads wait for the GIL meanwhile, up to 0.5 s."""
+        """They are made on first use. Meanwhile other threads wait for the GIL, up to 0.5 s."""
         with self._making:
             self._grammars = self._grammars or Grammars(self.tokenizer)
         return self._grammars
@@ -92,8 +92,8 @@ class Engine:
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """The jobs that have not ended. Unless `timeout` is 0, a shared engine's list includes
-        other servers' jobs. The engine thread reports them, and places in the queue: both
-        are missing if it does not answer within `timeout` seconds.
+        other servers' jobs. The engine thread reports those jobs and places in the queue; both are
+        missing if it does not answer within `timeout` seconds.
         """
         with self._changed:
             places = self._places.ask(timeout) if self._held.backlog.num_waiting else {}
@@ -123,16 +123,18 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Most tokens of prompt and completion together; before the load, as the files have it."""
+        """The maximum number of tokens of prompt and completion together; before the load,
+        according to the files.
+        """
         if self._standing.info is not None:
             return self._standing.info.max_seq_len
         return self.config.max_seq_len or self.model_dir.max_seq_len or 0
 
     @property
     def max_told(self) -> int:
-        """Most tokens of a text to tokenize or detokenize without generation. It exceeds the
-        context: the count shows how far a prompt is too long. A million tokens would cost too much
-        memory.
+        """The maximum number of tokens of a text to tokenize or detokenize without generation. It
+        exceeds the context, so that the count shows by how much a prompt is too long. A million
+        tokens would cost too much memory.
         """
         return max(2 * self.context, MAX_TOLD)
 
@@ -142,7 +144,7 @@ class Engine:
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:
-        """Have `call` called once no job can ever run here again, for any reason. It must not
+        """Have `call` called as soon as no job can ever run here again, for any reason. It must not
         block.
         """
         self._on_stopped.append(call)
@@ -155,21 +157,23 @@ class Engine:
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
         """Raises what `submit` would for `num_jobs` jobs with at least `prompt_tokens` tokens in
-        all prompts together. Called before the work of making the jobs. Takes no lock.
+        all prompts together. Called before the jobs are made. Takes no lock.
         """
         admission.check_number(num_jobs, self._standing.max_jobs(self.config))
         if (refusal := self._refusal(num_jobs, prompt_tokens)) is not None:
             raise refusal
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
-        """New tokens for a prompt of `prompt_tokens`: `asked`, else the default as far as the
-        context allows. Raises PromptTooLong, with the numbers, if they don't fit.
+        """The number of new tokens for a prompt of `prompt_tokens`: `asked`, or else the default as
+        far as the context allows. Raises PromptTooLong, with the numbers, if they don't fit.
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of a job's prompt and completion together. Raises Refused before the load."""
+        """The maximum number of tokens of a job's prompt and completion together. Raises Refused
+        before the load.
+        """
         return admission.most_tokens(self.info)
 
     def submit(
@@ -178,7 +182,9 @@ class Engine:
         wake: Callable[[], None] | None = None,
         on_use: OnUse | None = None,
     ) -> Stream:
-        """Take all of `jobs`, or none: raises Refused or Rejected. The caller closes the stream."""
+        """Accept all of `jobs`, or none of them by raising Refused or Rejected. The caller closes
+        the stream.
+        """
         for job in jobs:
             admission.check(job, self.info, self.config)
             if job.constraint is not None:
@@ -214,7 +220,7 @@ class Engine:
         return True
 
     def drain(self) -> None:
-        """Take no more jobs; returns at once."""
+        """Accept no more jobs; returns at once."""
         with self._changed:
             self._standing.drain()
             self._changed.notify_all()
@@ -279,7 +285,7 @@ class Engine:
         self._changed.notify_all()
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
-        """Any thread, without the lock: refusals in any number must not delay `deliver`."""
+        """Any thread, without the lock, so that many refusals don't delay `deliver`."""
         return admission.refusal(
             self._standing,
             self._held.backlog,

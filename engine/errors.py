@@ -1,4 +1,4 @@
-"""The errors of the engine, by the side at fault.
+"""The errors of the engine, according to whose fault they are.
 
 EngineError
 ├── ModelError              a model can't be loaded, or brought back: its files, device, memory
@@ -77,8 +77,8 @@ class ConstraintTooSlow(InvalidJob):
 
 
 class PromptTooLong(Rejected):
-    """`prompt_tokens` and `new_tokens` together exceed `limit`, as far as these are known. For a
-    prompt that was not tokenized to its end, `prompt_tokens` is a lower bound.
+    """`prompt_tokens` and `new_tokens` together exceed `limit`, if these are known. For a prompt
+    that was not tokenized to its end, `prompt_tokens` is a lower bound.
     """
 
     def __init__(
@@ -153,7 +153,9 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """The error without its traceback, to be kept: frames hold local variables, even a model."""
+    """The error without its traceback, so that it can be kept. Frames hold local variables, even a
+    model.
+    """
     chain: list[BaseException] = [error]
     for one in chain:
         one.__traceback__ = None

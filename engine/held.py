@@ -55,8 +55,8 @@ class Tracked:
                 self.state = "parked"
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
-        """`info`: of a loaded model; jobs have no pages before the load. `now`, by the monotonic
-        clock, is the same for all jobs of a list, so that their ages keep their order.
+        """`info`: that of a loaded model; jobs have no pages before the load. `now`, by the
+        monotonic clock, is the same for all jobs of a list, so that their ages are in order.
         """
         job, num_pages = self.job, 0
         if info is not None and self.state in ("prefill", "decode"):
@@ -78,7 +78,7 @@ class Tracked:
 
 
 class Held(Tracked):
-    """A job whose stream waits for its events. Its engine's lock guards it."""
+    """A job whose stream waits for its events. The engine's lock guards it."""
 
     __slots__ = ("cached_tokens", "is_spent", "limit", "stream")
 
@@ -90,7 +90,7 @@ class Held(Tracked):
         self.is_spent = False  # whether it may have no more tokens
 
     def account(self, event: JobEvent) -> None:
-        """Inform the stream of what the job has used, at the events that change it."""
+        """Inform the stream of what the job has used, after each event that changes it."""
         if self.stream.on_use is None:
             return
         is_lookup = isinstance(event, Prefill) and self.cached_tokens is None
@@ -104,8 +104,8 @@ class Held(Tracked):
             self._tell(event)
 
     def spend(self, event: Chunk) -> bool:
-        """Ask for more tokens if the job has had those that it may have. Returns whether it has to
-        end now.
+        """Request more tokens if the job has used up those that it may have. Returns whether it has
+        to end now.
         """
         if self.is_spent or self.new_tokens < self.limit:
             return False
@@ -155,8 +155,8 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
 
 
 class Backlog(NamedTuple):
-    """The number of jobs that an engine holds. It is replaced under the engine's lock and read
-    without it, by refusals: threads that waited for that lock would delay every stream.
+    """The number of jobs that an engine holds. It is replaced under the engine's lock, but refusals
+    read it without the lock, because threads that waited for the lock would delay every stream.
     """
 
     num_jobs: int = 0  # that have not ended
@@ -164,7 +164,7 @@ class Backlog(NamedTuple):
     num_tokens: int = 0  # prompt tokens of the waiting jobs
 
     def moved(self, job: Job, before: Phase | None, after: Phase | None) -> "Backlog":
-        """After a change of the job's phase; None: the engine does not hold it."""
+        """The backlog after a change of the job's phase; None: the engine does not hold the job."""
         waits = (after == "pending") - (before == "pending")
         return Backlog(
             self.num_jobs + (after is not None) - (before is not None),
@@ -209,8 +209,8 @@ class HeldJobs:
         return jobs
 
     def pass_on(self, event: JobEvent, batches: Batches) -> bool:
-        """Put an event into its job's stream. An event of a job that has ended is dropped. Returns
-        whether the job has to be cancelled, since it may have no more tokens.
+        """Put an event into its job's stream. Events of jobs that have ended are dropped. Returns
+        whether the job has to be cancelled because it may have no more tokens.
         """
         held = self._held.get(event.identifier)
         if held is None:

@@ -9,8 +9,8 @@ USUAL_TOKENS = 180  # of an answer, before a client's first
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """Token healing: the prompt ended in the token `text`, which was taken back. The first new
-    token is one of `token_ids`, which all begin with `text`; the completion omits that part.
+    """Token healing: the prompt ended with the token `text`, which was removed. The first new token
+    is one of `token_ids`, which all begin with `text`; the completion omits that part.
     """
 
     text: str
@@ -21,8 +21,9 @@ class Healing:
 class Constraint:
     """The form of a completion, as a grammar of llguidance; `constraints` makes them.
 
-    It holds from the beginning, or, with `after`, once that text has come. The last token of
-    `after` then ends with it. A completion that ends by itself is complete by the grammar.
+    It applies from the beginning or, with `after`, once that text has come. The last token of
+    `after` then ends with it. A completion that ends by itself is complete according to the
+    grammar.
     """
 
     grammar: str
@@ -92,12 +93,12 @@ class Job:
 
     @property
     def num_sequences(self) -> int:
-        """Rows that the job takes in a batch."""
+        """The number of rows that the job takes in a batch."""
         return 2 if self.negative_prompt else 1
 
     @property
     def expected_tokens(self) -> int:
-        """New tokens that it will usually have."""
+        """The number of new tokens that it will usually have."""
         return min(self.max_new_tokens, self.usual_tokens)
 
     def num_pages(self, page_size: int, num_new: int) -> int:

@@ -1,4 +1,4 @@
-"""What the masks of jobs cost, by job and by client. Any thread. No torch."""
+"""The cost of the masks of jobs, by job and by client. Any thread. No torch."""
 
 import math
 import threading
@@ -42,7 +42,7 @@ class Bill:
         self._charge(seconds, before)
 
     def charge_token(self, seconds: float) -> None:
-        """Add the work to take the token that the latest mask allowed."""
+        """Add the work of accepting the token that the latest mask allowed."""
         self._charge(seconds, self.excess)
 
     def _charge(self, seconds: float, before: float) -> None:
@@ -51,8 +51,8 @@ class Bill:
         self._bills.add(self.client, seconds, self.excess - before)
 
     def check(self) -> None:
-        """Raises ConstraintTooSlow for a mask beyond MAX_MASK, and beyond the average: of a job
-        after GRACE masks, at once if the client's other jobs have used up its credit.
+        """Raises ConstraintTooSlow for a mask beyond MAX_MASK, and if a job exceeds the average:
+        after GRACE masks, or at once if the client's other jobs have used up its credit.
         """
         if self.latest > MAX_MASK:
             raise _too_slow(f"a token has taken {self.latest:.1f} s of a core")
@@ -81,7 +81,7 @@ class Bills:
             return self._debt(client, self._clock())
 
     def add(self, client: str, seconds: float, excess: float) -> None:
-        """`excess`: its change; below 0 for a job whose average has fallen."""
+        """`excess`: the change of the excess; below 0 for a job whose average has fallen."""
         with self._lock:
             self.seconds += seconds
             if not excess:

@@ -36,8 +36,8 @@ def json_object() -> Constraint:
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
-    """JSON that is valid by `schema`, draft 2020-12 or older. Its properties come in any order,
-    with spaces as in `spelling.WHITESPACE`. Raises InvalidJob.
+    """JSON that is valid according to `schema`, draft 2020-12 or older. Its properties may be in
+    any order, with spaces as in `spelling.WHITESPACE`. Raises InvalidJob.
     """
     text, _ = _compiled(schema)
     return _grammars({"name": _JSON, "lark_grammar": text})
@@ -49,8 +49,8 @@ def is_json(constraint: Constraint) -> bool:
 
 
 def regex(pattern: str) -> Constraint:
-    r"""Text that the whole of `pattern` matches: of Rust's `regex`, without anchors inside and
-    word borders, and with \d, \w and \s in ASCII.
+    r"""Text that `pattern` matches as a whole. The syntax is that of Rust's `regex`, without inner
+    anchors and word boundaries, and with \d, \w and \s in ASCII.
     """
     check_length(pattern)
     if not pattern:
@@ -103,10 +103,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Either a `template`, or JSON of `form`. Only JSON: of other forms the lexer may not know
-    whether they have begun. Without an `opening`, the alternatives may be JSON themselves. Their
-    keys then keep their order and spelling, because otherwise the parser would have to hold back
-    the whole answer. Raises InvalidJob.
+    """Either a `template`, or JSON of `form`. Only JSON is possible, because with other forms the
+    lexer may not know whether they have begun. Without an `opening`, the alternatives may be JSON
+    themselves. Their keys then keep their order and spelling, because otherwise the parser would
+    have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -127,10 +127,8 @@ def template_in_text(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
-    `opening`, or, without one, of each alternative.
-
-    Without a trigger, the whole text is a template, or does not begin as one, with a brace or a
-    space. Raises InvalidJob.
+    `opening` or, without one, of each alternative. Without a trigger, the whole text is a template,
+    or it does not begin like one, with a brace or a space. Raises InvalidJob.
     """
     if not trigger:
         frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
@@ -153,7 +151,7 @@ def template_in_text(
 def after_thoughts(
     form: Constraint, start: str, end: str, special_ids: Mapping[str, int]
 ) -> Constraint:
-    """`form`, or first any text between `start` and `end`, as the model chooses. A key of
+    """`form`, before which the model may write any text between `start` and `end`. A key of
     `special_ids` stands for the token with that id.
     """
     first, *others = json.loads(form.grammar)["grammars"]
@@ -200,7 +198,7 @@ def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
 
 
 def _compiled(schema: Mapping[str, Any] | bool, whitespace: str = WHITESPACE) -> tuple[str, float]:
-    """A grammar of the schema's JSON, and the estimated seconds to compile it."""
+    """A grammar for the schema's JSON, and the estimated seconds to compile it."""
     if schema is not True and not isinstance(schema, Mapping):
         raise InvalidJob("the schema must be an object", "constraint")
     try:
@@ -244,6 +242,6 @@ def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
 
 
 def check_length(text: str, limit: int = MAX_LENGTH) -> None:
-    """Raises InvalidJob for a longer text, before further work."""
+    """Raises InvalidJob before further work if the text is too long."""
     if len(text) > limit:
         raise InvalidJob(f"it has more than {limit} characters", "constraint")

@@ -1,4 +1,4 @@
-"""The JSON around another JSON, such as a call around its arguments, as parts of a rule. Pure."""
+"""JSON that encloses other JSON, such as a call with its arguments, as parts of a rule. Pure."""
 
 import re
 
@@ -19,5 +19,5 @@ TERMINALS = [
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a part of some JSON, with white space as between any."""
+    """The tokens of a part of some JSON, with the usual white space between them."""
     return [_NAMES.get(token) or literal(token) for token in _TOKEN.findall(text)]

@@ -1,7 +1,6 @@
-"""Translates llama.cpp's GBNF to Lark: names by number, characters by code point. Pure.
-
-As in Lark, a rule that refers to itself by no path is a terminal, which is one regular expression
-to the compiler. Others are rules of terminals.
+"""Translates llama.cpp's GBNF to Lark, with numbers as names and code points as characters. Pure.
+As in Lark, a rule that doesn't refer to itself on any path is a terminal, which the compiler treats
+as one regular expression. Other rules consist of terminals.
 """
 
 import re

@@ -1,4 +1,6 @@
-"""Compiles grammars for one model's tokens, on request threads and the backend's own. No torch."""
+"""Compiles grammars for one model's tokens, on request threads and the backend's threads. No
+torch.
+"""
 
 import threading
 import time
@@ -67,7 +69,7 @@ class Grammars:
         self._has_alarm = False
 
     def matcher(self, grammar: str) -> LLMatcher:
-        """A new matcher, at the beginning. Raises InvalidJob for a grammar that is refused."""
+        """A new matcher, in its initial state. Raises InvalidJob for a grammar that is refused."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -150,7 +152,9 @@ class Grammars:
         return compiled
 
     def _try_steps(self, matcher: LLMatcher) -> None:
-        """Take the first steps here, not in the batch: in a too large grammar they cost most."""
+        """Take the first steps here, not in the batch, because in a grammar that is too large they
+        cost most.
+        """
         allowed = matcher.compute_logit_bias()
         check_matcher(matcher)
         if not any(allowed):

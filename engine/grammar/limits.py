@@ -1,7 +1,7 @@
 """Estimates the time to compile a client's constraint, since a compilation can't be stopped.
 
-llguidance's own limits count steps, and one step may take seconds. The figures were measured on a
-server's core, each on inputs where it dominates.
+llguidance's own limits count steps, and one step may take seconds. Each figure was measured on a
+server's core, with inputs for which it dominates.
 """
 
 import re
@@ -44,7 +44,7 @@ class Estimate:
         self._known: set[str] = set()
 
     def add(self, seconds: float, where: str) -> None:
-        """Raises InvalidJob, with the place of what is too much."""
+        """Raises InvalidJob, with the place of the part that exceeds the limit."""
         self.seconds += seconds
         if self.seconds > MAX_SECONDS:
             raise InvalidJob(

@@ -19,12 +19,12 @@ def num_cores() -> int:
 
 
 class MaskThreads:
-    """Computes the lowest `debt` first. All threads run from the start: none is left for a job to
-    start.
+    """Computes the lowest `debt` first. All threads run from the start, so that no job has to start
+    one.
     """
 
     def __init__(self, name: str, max_jobs: int) -> None:
-        """`max_jobs`: each has one mask at a time."""
+        """`max_jobs`: the maximum number of jobs, each with one mask at a time."""
         self._serials = itertools.count()
         self._changed = threading.Condition()  # guards the attributes below
         self._waiting: list[tuple[float, int, Compute, Future[Any]]] = []  # a heap
@@ -40,7 +40,7 @@ class MaskThreads:
     # Engine thread
 
     def submit(self, compute: Compute, debt: float) -> Future[Any]:
-        """`debt`: seconds that the job's client has cost beyond its share."""
+        """`debt`: the seconds by which the job's client has exceeded its share."""
         future: Future[Any] = Future()
         with self._changed:
             heapq.heappush(self._waiting, (debt, next(self._serials), compute, future))
@@ -53,7 +53,7 @@ class MaskThreads:
             self._wake = wake
 
     def close(self) -> None:
-        """Drop what waits, and wait for the masks under way."""
+        """Drop waiting masks, and wait for those that are being computed."""
         with self._changed:
             self._is_open = False
             self._waiting.clear()

@@ -21,7 +21,7 @@ _SHORT = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r":
 
 
 def spellings(text: str) -> str:
-    """What JSON may write for `text` between quotes, as a regular expression."""
+    """A regular expression for all the ways to write `text` between quotes in JSON."""
     return "".join(map(_of_character, text))
 
 

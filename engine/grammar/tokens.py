@@ -1,4 +1,4 @@
-"""A model's tokens as llguidance takes them. Any thread."""
+"""A model's tokens in the form that llguidance accepts. Any thread."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,9 +15,9 @@ SLICES = [r'[^"\\\x00-\x1F\x7F]' + number for number in ("{1,10}", "{1,30}", "+"
 
 
 def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer:
-    """The tokenizer of grammars, in which no text is a control token: a grammar's "<|im_end|>" is
-    ten characters; as a token it would end the turn. Rules name control tokens by their ids. Other
-    added tokens are text as any.
+    """The tokenizer for grammars, in which no text is a control token. A grammar's "<|im_end|>"
+    means ten characters; as a token it would end the turn. Rules name control tokens by their ids.
+    Other added tokens are ordinary text.
 
     `pieces`: the bytes of each token, special ones included. Raises ModelError.
     """
@@ -33,8 +33,8 @@ def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer
 
 
 class _Tokens:
-    """What TokenizerWrapper asks for. It lives as long as the LLTokenizer, to which it holds no
-    reference: Python can't collect a circle through Rust.
+    """The interface that TokenizerWrapper requires. It lives as long as the LLTokenizer, to which
+    it holds no reference, because Python can't collect a reference cycle through Rust.
     """
 
     bos_token_id = None
@@ -53,7 +53,7 @@ class _Tokens:
         return self._longest(text.encode()) if token_ids is None else token_ids
 
     def _longest(self, text: bytes) -> list[int]:
-        """The longest token at each place, up to a byte that no token has."""
+        """The longest token at each place, up to a byte that is in no token."""
         token_ids: list[int] = []
         start = 0
         while start < len(text):

@@ -1,4 +1,6 @@
-"""SlowTurns for work that holds the GIL, so that it never takes most of the time. Engine thread."""
+"""Turns for slow work that holds the GIL, so that it never takes most of the time. Engine
+thread.
+"""
 
 import time
 from collections.abc import Callable

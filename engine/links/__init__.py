@@ -1,1 +1,1 @@
-"""Ways to an engine thread: in this process, or in one of its own."""
+"""Links to an engine thread in this process or in another."""

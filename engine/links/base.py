@@ -1,4 +1,4 @@
-"""The way to an engine thread, wherever it runs."""
+"""The protocol of links to an engine thread, independent of where it runs."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ Deliver = Callable[[Sequence[Event]], None]
 
 
 class Link(Protocol):
-    """Made with a `Deliver`, which threads of the link call; `Stopped` is its last event."""
+    """Made with a `Deliver`, which threads of the link call. `Stopped` is the last event."""
 
     def start(self) -> None:
         """Begin to load the model; returns at once."""
@@ -18,7 +18,7 @@ class Link(Protocol):
         """Never blocks. Commands arrive in order; those sent after the end are lost."""
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether the engine thread has ended and released all within `timeout` seconds."""
+        """Whether the engine thread has ended and released everything within `timeout` seconds."""
 
 
 class ProcessLink(Link, Protocol):

@@ -1,4 +1,4 @@
-"""Events of several threads, delivered in one order."""
+"""Events of several threads, which are delivered in one order."""
 
 import threading
 from collections import deque
@@ -10,7 +10,9 @@ from switchyard.engine.schedule.alarms import ALARMS
 
 
 class Outbox:
-    """The thread that is delivering also delivers the others' events: no thread waits for it."""
+    """The thread that is delivering also delivers the events of other threads, which don't wait for
+    it.
+    """
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -23,13 +25,13 @@ class Outbox:
             self._batches.append(events)
 
     def put_later(self, events: Sequence[Event]) -> None:
-        """Queue events, and have a thread deliver them soon without the caller's locks."""
+        """Queue events, and have a thread deliver them soon, without the caller's locks."""
         if events:
             self._batches.append(events)
             ALARMS.set(0.0, self.deliver)
 
     def deliver(self) -> None:
-        """Deliver all queued events. If another thread is delivering, it delivers these, too."""
+        """Deliver all queued events. If another thread is delivering, it delivers these too."""
         while self._batches and self._turn.acquire(blocking=False):
             try:
                 while self._batches:

@@ -1,7 +1,7 @@
 """An engine thread in a child process, at the other end of a socket.
 
 The child is restarted after the loss of its thread, its device or its process. It ends with this
-process: by the end of the socket, or, if it can't notice that, by the kernel.
+process, because the socket closes or, if it can't notice that, because the kernel ends it.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 
 class PipeLink:
-    """`make_backend` is called in the child, with the `deliver` there. It must be picklable: a
+    """`make_backend` is called in the child, with the child's `deliver`. It must be picklable: a
     module's function, or a `partial` of one.
     """
 
@@ -87,7 +87,9 @@ class PipeLink:
         self._deliver([Stopped(None if self._is_stopping else error)])
 
     def _run_children(self) -> EngineError | None:
-        """Run one child after the other, until one is told to stop, or can't load. Returns why."""
+        """Run one child after another, until one is told to stop or can't load. Returns the
+        reason.
+        """
         while True:
             is_loaded, error = self._run_child()
             if not is_loaded or self._is_stopping:
@@ -157,7 +159,7 @@ class PipeLink:
         return is_loaded, is_ended, None
 
     def _receive(self, here: Wire, is_loaded: bool) -> list[FromChild] | None:
-        """None when the child has ended. A child that holds the GIL can't tell that it hangs. Its
+        """None when the child has ended. A child that holds the GIL can't report that it hangs, so
         silence counts as a hang, except during a load.
         """
         messages: list[FromChild] | None = None
@@ -176,7 +178,7 @@ class PipeLink:
         return messages
 
     def _hear(self, here: Wire) -> list[FromChild] | None:
-        """None after too long a silence of the child. Raises EOFError, OSError."""
+        """None if the child has been silent for too long. Raises EOFError, OSError."""
         silence_timeout, hang_exit = self._config.silence_timeout, self._config.hang_exit
         interval = interval_of(silence_timeout)
         silence, is_told = 0.0, False
@@ -192,7 +194,7 @@ class PipeLink:
 
 
 def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start the child in its own session: it gets no signals to our process group."""
+    """Start the child in its own session, so that it gets no signals to our process group."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CODE.format(there.fileno())],
@@ -206,7 +208,7 @@ def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
 def _write_commands(
     here: Wire, commands: queue.SimpleQueue[Command | None], process: subprocess.Popen[bytes]
 ) -> None:
-    """On its own thread: `send` must not wait for a child that doesn't read."""
+    """Runs on its own thread, because `send` must not wait for a child that doesn't read."""
     try:
         send_all(here, commands)
     except OSError:
@@ -266,8 +268,8 @@ def serve(descriptor: int) -> None:
 
 
 def _leave(descriptor: int) -> None:
-    """Leave the descriptor to the threads that run. The kernel closes what threads share with the
-    last of them, and one that has used a GPU ends late.
+    """Leave the descriptor to the running threads. The kernel closes what threads share when the
+    last of them ends, and a thread that has used a GPU ends late.
     """
     with contextlib.suppress(AttributeError):  # not Linux
         if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:  # a container may refuse it
@@ -287,7 +289,7 @@ def _read_commands(there: Wire, thread: EngineThread) -> None:
 
 
 def _write_events(there: Wire, outbox: queue.SimpleQueue[FromChild], interval: float) -> None:
-    """On its own thread: the engine thread must not wait for the parent."""
+    """Runs on its own thread, because the engine thread must not wait for the parent."""
     try:
         send_all(there, outbox, interval)
     except OSError:

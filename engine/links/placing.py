@@ -30,9 +30,9 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
     has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup, Zadimoghaddam
     2016). Otherwise the least busy one. None if no replica has room.
 
-    Other servers choose among shared engines, too. So chance decides between equals; and among more
-    than `MOST_ASKED`, the less busy of two at random is taken (Mitzenmacher 2001). Otherwise all
-    servers would send their jobs to one engine, until it reports its load again.
+    Other servers choose among shared engines, too. So chance decides between equals; and with more
+    than `MOST_ASKED` engines, the less busy of two random ones is chosen (Mitzenmacher 2001).
+    Otherwise all servers would send their jobs to the same engine until it reports its load again.
     """
     free = [one for one in replicas if one.has_place(placed.job, max_jobs)]
     if len(free) < 2:
@@ -48,8 +48,8 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
 
 
 def max_jobs_each(config: ModelConfig) -> int | None:
-    """Most jobs that each replica is given. None: no limit, for a single shared engine, where the
-    jobs of all servers wait in one queue.
+    """The maximum number of jobs that each replica is given. None: no limit, for a single shared
+    engine, in which the jobs of all servers wait in one queue.
     """
     if len(config.at) == 1 and not config.has_source:
         return None
@@ -80,7 +80,7 @@ class PlacedJobs:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Identifiers of the jobs without a replica, the next first."""
+        """Identifiers of the jobs without a replica, beginning with the next."""
         return self._pending.identifiers()
 
     @property
@@ -93,7 +93,7 @@ class PlacedJobs:
         self.assign()
 
     def at(self, replica: Replica, identifier: str) -> Placed | None:
-        """The job, if it is there: it may have ended, or was moved."""
+        """The job, unless it has ended or was moved."""
         placed = self._jobs.get(identifier)
         return placed if placed is not None and placed.replica is replica else None
 
@@ -142,8 +142,8 @@ class PlacedJobs:
         return False
 
     def lose(self, replica: Replica, is_end: bool, out: list[Event]) -> None:
-        """End the replica's jobs with text, or moved once before; move its other jobs. `is_end`:
-        move none.
+        """End the replica's jobs that have text or were moved before; move its other jobs.
+        `is_end`: move none.
         """
         for placed in replica.forget():
             if placed.is_cancelled and not placed.has_text:
@@ -172,13 +172,15 @@ class PlacedJobs:
         return False
 
     def _may_go_elsewhere(self, placed: Placed, error: EngineError) -> bool:
-        """Whether a shared engine was full, of other servers' jobs, and another is not."""
+        """Whether a shared engine was full of other servers' jobs, and another engine is not
+        full.
+        """
         others = (one for one in self._replicas.ready if one is not placed.replica)
         is_full = isinstance(error, Full) and not placed.has_text
         return is_full and any(not one.is_full for one in others)
 
     def _wait_again(self, placed: Placed, out: list[Event]) -> None:
-        """Let a job without text, which has no replica any more, wait for another."""
+        """Let a job without text, which no longer has a replica, wait for another."""
         placed.replica = None
         if placed.is_cancelled:
             out.append(self._end_cancelled(placed))

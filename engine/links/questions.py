@@ -1,4 +1,4 @@
-"""Questions to replicas, which may also hold jobs of other servers. Under the link's lock."""
+"""Queries to replicas, which may also hold jobs of other servers. Under the link's lock."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class Questions:
         replicas: Sequence[Replica],
         waiting: tuple[str, ...],
     ) -> list[PendingList | JobList]:
-        """`waiting`: identifiers of jobs without a replica, the next first."""
+        """`waiting`: identifiers of jobs without a replica, beginning with the next."""
         ready = [one for one in replicas if one.status == "ready"]
         if isinstance(question, ListJobs):
             return self._list_jobs(question, ready)

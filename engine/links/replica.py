@@ -68,12 +68,14 @@ class Replica:
 
     @property
     def unstarted(self) -> list[str]:
-        """Identifiers of jobs that have not started, the oldest first."""
+        """Identifiers of jobs that have not started, beginning with the oldest."""
         return [identifier for identifier, one in self.jobs.items() if not one.is_started]
 
     @property
     def load(self) -> int:
-        """Number of its jobs; for a shared engine, with other servers' that it has reported."""
+        """Number of its jobs; for a shared engine, including those of other servers that it has
+        reported.
+        """
         if not self.link.at or self.stats is None:
             return len(self.jobs)
         told = self.stats.num_active + self.stats.num_pending
@@ -97,7 +99,7 @@ class Replica:
         )
 
     def has_place(self, job: Job, max_jobs: int | None) -> bool:
-        """Whether the job would start there, as far as the link knows: only the replica knows which
+        """Whether the job would start there, as far as the link knows; only the replica knows which
         jobs share pages. `max_jobs`: None if jobs wait in the replica.
         """
         assert self.info is not None
@@ -141,7 +143,7 @@ class Replica:
         self.fence, self.num_failures = None, 0
 
     def forget(self) -> list[Placed]:
-        """Take away all jobs; the replica works on none of them any more."""
+        """Remove all jobs, because the replica no longer works on them."""
         jobs = list(self.jobs.values())
         self.num_since, self.is_full = 0, False
         self.jobs.clear()

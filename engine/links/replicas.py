@@ -1,6 +1,6 @@
 """One link to several replicas of a model, or to a single engine thread that may be lost.
 
-Jobs wait here, in one fair queue, until a replica has room. Priorities and shares hold over all
+Jobs wait here, in one fair queue, until a replica has room. Priorities and shares apply across all
 replicas, and a lost replica ends only jobs whose text has begun.
 """
 
@@ -55,8 +55,8 @@ MAX_RETRY, MAX_RETRY_SHARED = 300.0, 30.0
 
 
 class ReplicaLink:
-    """Moves a job without text to another replica if its own is lost. It does so once: the job may
-    be the cause of the loss. Any other job of a lost replica ends with an error.
+    """Moves a job without text to another replica if its own is lost. It does so only once, because
+    the job may be the cause of the loss. Any other job of a lost replica ends with an error.
     """
 
     def __init__(
@@ -87,8 +87,9 @@ class ReplicaLink:
             replica.link.start()
 
     def follow(self, makers: Mapping[str, MakeLink]) -> None:
-        """Have exactly the replicas at these addresses, from now on. One that isn't named any more
-        gets no more jobs, and ends after its last one. None at all is no end: jobs wait.
+        """Use exactly the replicas at these addresses from now on. A replica that is no longer
+        listed gets no more jobs, and ends after its last one. If there is no replica at all, jobs
+        wait.
         """
         with self._lock:
             if self._is_stopping or self._replicas.named == makers.keys():
@@ -102,7 +103,9 @@ class ReplicaLink:
             one.link.start()
 
     def tell_demand(self) -> None:
-        """Report to shared engines how many jobs wait here; once more when none does any longer."""
+        """Report to shared engines how many jobs wait here, and once more when no job waits any
+        longer.
+        """
         with self._lock:
             before, self._demand = self._demand, self._jobs.num_waiting
             for one in self._replicas.ready if before or self._demand else ():
@@ -215,7 +218,9 @@ class ReplicaLink:
         return True
 
     def _sum(self) -> Stats:
-        """Numbers of all replicas, at this time: clocks of two machines differ."""
+        """Sums over all replicas, at this server's time, because the clocks of two machines
+        differ.
+        """
         counts, waiting = self._replicas.counts(), self._jobs.num_waiting
         return together(time.monotonic(), counts, waiting, self._began)
 
@@ -230,7 +235,7 @@ class ReplicaLink:
             out.append(Loaded(promise))
 
     def _abandon(self, replica: Replica, reason: str, out: list[Event]) -> None:
-        """The replica hangs. It answers the fence once it is out, after all earlier events."""
+        """The replica hangs. When it continues, it answers the fence after all earlier events."""
         logger.error("model %s: %s", self._config.name, reason)
         self._lose(replica, "hanging", reason, out)
         replica.abandon(next(self._fences))

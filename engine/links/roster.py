@@ -21,8 +21,8 @@ MakeLink = Callable[[Deliver], ProcessLink]
 
 
 class Roster:
-    """Clients are promised what the smallest replica can hold. A replica gets the jobs
-    that fit into its own context and cache.
+    """Clients are promised what the smallest replica can hold. Each replica gets the jobs that fit
+    into its own context and cache.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Roster:
 
     @property
     def named(self) -> set[str]:
-        """The addresses of those that don't leave."""
+        """The addresses of the replicas that don't leave."""
         return {one.link.at for one in self._replicas if not one.is_leaving}
 
     @property
@@ -55,7 +55,9 @@ class Roster:
         self._replicas.append(replica)
 
     def follow(self, at: Iterable[str], make: Callable[[str], Replica]) -> list[Replica]:
-        """Have the replicas at these addresses alone. Returns the new ones, to be started."""
+        """Keep only the replicas at these addresses. Returns the new ones, which are to be
+        started.
+        """
         named = set(at)
         for one in self._replicas:
             is_leaving = one.link.at not in named or one.is_parted
@@ -81,7 +83,7 @@ class Roster:
                 one.link.send(Stop())
 
     def remove(self, replica: Replica) -> None:
-        """Keep its counts: those of a model never fall."""
+        """Remove it, but keep its counts, because those of a model never decrease."""
         if replica in self._replicas:
             self._replicas.remove(replica)
         if replica.stats is not None:
@@ -100,7 +102,7 @@ class Roster:
         return ReplicaStates(tuple(one.tell() for one in self._replicas))
 
     def refusal(self, replica: Replica, info: ModelInfo) -> str:
-        """Why a replica that offers this can't serve beside the others; empty if it can."""
+        """Why a replica that offers this can't serve together with the others; empty if it can."""
         others = self._offers(replica)
         for name in ("vocab_size", "page_size", "loras") if others else ():
             own, other = getattr(info, name), getattr(others[0], name)
@@ -109,7 +111,7 @@ class Roster:
         return ""
 
     def promise(self) -> ModelInfo | None:
-        """Compute the promise again. None if it stays."""
+        """Compute the promise again. None if it doesn't change."""
         before, offers = self.info, self._offers()
         if offers:
             self.info = replace(

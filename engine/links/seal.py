@@ -9,8 +9,8 @@ NUMBER = struct.Struct("!Q")
 
 
 class Seal:
-    """HMAC-SHA256 over the messages of one direction, each with its number: no message can be
-    added, changed, repeated or left out. One thread.
+    """HMAC-SHA256 over the messages of one direction, each with its number, so that no message can
+    be added, changed, repeated or left out. One thread.
     """
 
     def __init__(self, key: bytes) -> None:

@@ -158,7 +158,9 @@ class EngineThread:
             self._deliver([stats])
 
     def _wait(self, backend: Backend) -> Command | None:
-        """Idle, until a command comes. If jobs wait for masks, queue.Empty after LOOK seconds."""
+        """Wait idle until a command comes. If jobs wait for masks, raises queue.Empty after LOOK
+        seconds.
+        """
         self._busy_since = None
         while True:
             try:
@@ -169,7 +171,7 @@ class EngineThread:
                     raise
 
     def _take_commands(self, backend: Backend) -> bool:
-        """Obey all commands; wait for one if idle. Returns False after `Stop`."""
+        """Execute all commands; wait for one if idle. Returns False after `Stop`."""
         is_idle = self._is_waiting or (not self._batch and not self._pending)
         while True:
             try:
@@ -261,7 +263,7 @@ class EngineThread:
         self._tell(failed)
 
     def _without_memory(self, event: JobEvent) -> JobEvent:
-        """Put a job back whose prompt found no memory; it waits until fewer jobs run."""
+        """Put back a job for whose prompt there was no memory. It waits until fewer jobs run."""
         if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
             return event
         self._halve()
@@ -286,7 +288,9 @@ class EngineThread:
         self._tell([*(PutBack(job.identifier) for job in again), *failed])
 
     def _recover(self, backend: Backend, cause: str) -> None:
-        """Escalate: a stronger way only if the weaker ones have brought no token since."""
+        """Recover in stronger and stronger ways: use a stronger way only if the weaker ones have
+        produced no token since.
+        """
         self._deliver([Recovering(cause)])
         told: str | None = cause
         for how in (backend.reset, backend.rebuild, backend.reload)[self._num_recoveries :]:

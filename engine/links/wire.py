@@ -1,4 +1,4 @@
-"""Messages over a socket: each is a pickle, after its length in bytes and perhaps its seal.
+"""Messages over a socket. Each is a pickle, preceded by its length in bytes and perhaps its seal.
 
 A pickle can run any code. The other end is one of these:
 
@@ -7,8 +7,8 @@ A pickle can run any code. The other end is one of these:
 - a process of the same user or of root, over a Unix socket (`hosts/peer.py`).
 - a process that has proved the key (`hosts/handshake.py`). Each of its messages has a seal.
 
-Dataclasses cross without the fields that have their default. So an end of a later version, which
-has more fields, can talk to an earlier one, as long as those fields have their defaults.
+Dataclasses are sent without the fields that have their default. So one end can have a later
+version, with more fields, as long as those fields have their defaults.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ class Wire:
     def __init__(
         self, connection: socket.socket, seals: Seals | None = None, refuse: Refuse | None = None
     ) -> None:
-        """`connection`: connected, without a timeout. `refuse`: gets a message of a later version
-        that lacks fields which are unknown here, and their names; if it returns True, the message
-        is not received.
+        """`connection`: connected, without a timeout. `refuse`: called with a message of a later
+        version, without the fields that are unknown here, and with the names of those fields. If it
+        returns True, the message is not received.
         """
         self._socket = connection
         self._seals = seals
@@ -147,7 +147,7 @@ _strange = _Strange()
 
 
 class _Reducers(dict[type, Callable[[Any], Any]]):
-    """How objects are taken apart, by class, for a pickler: see `reduce_` of pickle's docs."""
+    """How a pickler takes objects apart, by class; see `reduce_` in pickle's docs."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if not dataclasses.is_dataclass(kind):
@@ -201,7 +201,7 @@ def restore(kind: type, values: dict[str, Any]) -> Any:
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:
-    """Send the outbox's messages, up to None. An empty list is a sign of life, sent after
+    """Send the outbox's messages, up to None. An empty list is a sign of life, which is sent after
     `interval` seconds without a message. Raises OSError.
     """
     while True:

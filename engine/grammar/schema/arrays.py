@@ -10,7 +10,7 @@ from switchyard.engine.grammar.schema.objects import repetition
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """What an array may be; `first` and `rest` are names of rules."""
+    """The form of an array; `first` and `rest` are names of rules."""
 
     first: Sequence[str]
     rest: str | None  # of all items after the first ones; None if there are none
@@ -18,14 +18,14 @@ class Array:
     most: int | None
 
     def needs(self) -> list[str]:
-        """The rules without whose values there is no such array."""
+        """The rules whose values every such array needs."""
         needed = list(self.first[: self.least])
         if self.least > len(self.first) and self.rest is not None:
             needed.append(self.rest)
         return needed
 
     def living(self, is_alive: Callable[[str], bool]) -> "Array | None":
-        """The array without items that can't have a value; None if there is no such array."""
+        """The array, without items that can't have a value; None if there is no such array."""
         if not all(map(is_alive, self.first[: self.least])):
             return None
         first = list(self.first if self.most is None else self.first[: self.most])
@@ -57,8 +57,8 @@ class Array:
         return found
 
     def rules(self, name: str) -> list[str]:
-        """Rules of the first items that may be missing. Halved, because the compiler is
-        recursive.
+        """Rules of the first items that may be missing, which are split in halves, because the
+        compiler is recursive.
         """
         lines = []
         spans = [(self._num_fixed, len(self.first))]
@@ -74,7 +74,7 @@ class Array:
 
     @property
     def depth(self) -> int:
-        """How many of the rules are inside each other, down to the items' rules."""
+        """How deeply the rules are nested, down to the items' rules."""
         return 1 + len(self.first).bit_length()
 
     @property
@@ -122,7 +122,7 @@ def array_of(branch: Branch, document: Document, make: Callable[[Sequence[Schema
 
 
 def _items(content: Json) -> tuple[list[object], object]:
-    """The schemas of the first items, and of all others, by either draft's keywords."""
+    """The schemas of the first items and of all others, from the keywords of either draft."""
     items = content.get("items", True)
     if isinstance(items, list):
         return items, content.get("additionalItems", True)

@@ -1,4 +1,6 @@
-"""Takes a value's schemas apart: without references and combinations, and by types. Pure."""
+"""Resolves references and combinations in a value's schemas, and divides the schemas by types.
+Pure.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -36,8 +38,9 @@ def branches(
     estimate: Estimate,
     note: Callable[[Schema], None] = lambda _: None,
 ) -> list[Branch]:
-    """A value is valid by all of `schemas` if it is by all schemas of one branch. Each schema with
-    a `oneOf` is noted. Raises InvalidJob for too many branches.
+    """The branches of `schemas`. A value is valid for all of `schemas` if it is valid for all
+    schemas of one branch. Each schema with a `oneOf` is noted. Raises InvalidJob for too many
+    branches.
     """
     if len(schemas) == 1 and COMBINING.isdisjoint(schemas[0].content):
         return [tuple(schemas)]
@@ -67,7 +70,7 @@ def branches(
 def _take(
     one: _Begun, document: Document, estimate: Estimate, note: Callable[[Schema], None]
 ) -> bool:
-    """Takes what is left. False if no value is valid by it."""
+    """Takes the rest. Returns False if no value is valid for it."""
     while one.left:
         schema, above = one.left.pop(0)
         if schema is NOTHING or schema in above:  # part of itself: no value ends
@@ -101,7 +104,7 @@ def types_of(branch: Branch) -> tuple[set[str], bool]:
 
 
 def values_of(branch: Branch) -> list[Any] | None:
-    """The values that `const` and `enum` leave; None without one."""
+    """The values that `const` and `enum` allow; None without these keywords."""
     values: list[Any] | None = None
     for content in (schema.content for schema in branch):
         for listed in [content.get("enum"), [content["const"]] if "const" in content else None]:
@@ -116,12 +119,12 @@ def values_of(branch: Branch) -> list[Any] | None:
 
 
 def least_of(branch: Branch, keyword: str) -> int:
-    """What `minItems` and its like ask for."""
+    """The minimum that `minItems` and similar keywords require."""
     return max((schema.content.get(keyword, 0) for schema in branch), default=0)
 
 
 def most_of(branch: Branch, keyword: str, limit: int = MAX_COUNT) -> int | None:
-    """What `maxItems` and its like admit; None from `limit` on."""
+    """The maximum that `maxItems` and similar keywords allow; None if it is `limit` or above."""
     counts = [schema.content[keyword] for schema in branch if keyword in schema.content]
     return min((count for count in counts if count < limit), default=None)
 
@@ -140,7 +143,7 @@ def type_of(value: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text that equal values of JSON share, and no others."""
+    """A text that is the same for equal JSON values, and only for these."""
     return json.dumps(_plain(value), sort_keys=True)
 
 

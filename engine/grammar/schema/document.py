@@ -1,4 +1,4 @@
-"""A JSON schema with all schemas inside it, by place and by reference. Pure."""
+"""A JSON schema with all schemas inside it, which can be found by place and by reference. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """A schema at one place of a document; equal to itself only."""
+    """A schema at one place in a document. It equals only itself."""
 
     content: Json
     where: str  # its path from the root, at most MAX_SHOWN characters
@@ -43,7 +43,7 @@ def refusal(where: str, what: str) -> InvalidJob:
 
 
 def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
-    """Whether the schema admits every value, except for what the keywords `beside` say."""
+    """Whether the schema admits every value, apart from the keywords `beside`."""
     return all(k in _SILENT or k in beside or k.startswith("x-") for k in content)
 
 
@@ -68,8 +68,8 @@ class Document:
         return list(self._by_id.values())
 
     def at(self, content: Any) -> Schema | None:
-        """The schema with this content, or at the end of its references if it is nothing else;
-        None for one that admits everything.
+        """The schema with this content. If it is only a reference, the schema to which it leads;
+        None for a schema that admits everything.
         """
         passed: set[int] = set()
         while isinstance(content, dict):
@@ -83,12 +83,12 @@ class Document:
         return NOTHING if content is False else None
 
     def target(self, schema: Schema) -> Schema | None:
-        """What the schema's `$ref` leads to; None if that admits everything."""
+        """The schema to which `$ref` leads; None if that admits everything."""
         content = self._targets[schema]
         return NOTHING if content is False else self._by_id.get(id(content))
 
     def without(self, schema: Schema, keywords: frozenset[str]) -> Schema:
-        """The schema less some of its keywords; the same for each call."""
+        """The schema without some of its keywords; the same object for each call."""
         if keywords.isdisjoint(schema.content):
             return schema
         key = id(schema.content), keywords
@@ -101,7 +101,7 @@ class Document:
         return self._derived[key]
 
     def value(self, value: Any, where: str) -> Schema:
-        """The schema of one array or object and no other value."""
+        """The schema that admits only one array or object."""
         if id(value) in self._values:
             return self._values[id(value)][1]
         content: dict[str, Any]

@@ -1,4 +1,6 @@
-"""The properties that an object's schemas admit: named, by pattern, and all others. Pure."""
+"""The properties that an object's schemas admit: named ones, those that match a pattern, and all
+others. Pure.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -65,8 +67,8 @@ def _schemas(
     matched: dict[str, set[str]],
     pattern: str | None = None,
 ) -> list[Schema]:
-    """The schemas of a property's value: by its name, or the one pattern that it has, or as one
-    that has none.
+    """The schemas of a property's value: those for its name, for the one pattern that it matches,
+    or for all other names.
     """
     found: list[Schema | None] = []
     for content in (schema.content for schema in branch):
@@ -83,7 +85,7 @@ def _schemas(
 
 
 def _patterns(branch: Branch) -> list[str]:
-    """Raises InvalidJob where a name could have two of the patterns."""
+    """Raises InvalidJob if a name could match two of the patterns."""
     having = [s for s in branch if s.content.get("patternProperties")]
     patterns = list(dict.fromkeys(p for s in having for p in s.content["patternProperties"]))
     if patterns and (remark := disjoint(patterns)) is not None:
@@ -102,8 +104,8 @@ def _others(
     branch: Branch,
     terminals: Terminals,
 ) -> Iterator[tuple[str | None, str]]:
-    """Each pattern, and None for all other names, with a part of a rule that admits such names.
-    None of them is a named property's. A kind without such a name is missing.
+    """Each pattern, and None for all other names, with a part of a rule that admits such names but
+    no named property. A kind without such a name is missing.
     """
     for pattern in patterns:
         part = _named(pattern)
@@ -125,7 +127,7 @@ def _others(
 
 
 def _search(pattern: str, branch: Branch) -> Iterator[str]:
-    """Regular expressions of the plainly spelled strings in which `pattern` is found."""
+    """Regular expressions for plainly spelled strings that contain a match of `pattern`."""
     for part in _alternatives(regex_to_lark(pattern, "dw")):
         before = "" if part.startswith("^") else f"{BARE_CHARACTER}*"
         is_ended = part.endswith("$") and (len(part) - len(part[:-1].rstrip("\\"))) % 2
@@ -165,7 +167,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _complement(texts: Sequence[str]) -> str:
-    """A regular expression of all texts but these, of the size of these."""
+    """A regular expression for all texts except these, whose size is that of these texts."""
     by_first: dict[str, list[str]] = {}
     for text in texts:
         if text:

@@ -28,7 +28,7 @@ class _Bound:
 
 @dataclass(slots=True)
 class _Bounds:
-    """What the schemas of a branch say together."""
+    """The bounds that the schemas of a branch set together."""
 
     lower: _Bound | None = None
     upper: _Bound | None = None
@@ -62,7 +62,9 @@ class _Bounds:
         )
 
     def is_empty(self, is_integer: bool) -> bool:
-        """Whether no number is within; if it `is_integer`, the bounds become whole numbers."""
+        """Whether no number is within the bounds. If it `is_integer`, the bounds become whole
+        numbers.
+        """
         if is_integer:
             self._add_multiple(Fraction(1))
             if self.lower is not None:
@@ -111,7 +113,7 @@ def _upper(bound: _Bound) -> tuple[Fraction, bool]:
 def numbers(
     branch: Branch, is_integer: bool, values: Sequence[Any] | None, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's numbers; none if there is no such number."""
+    """The part of a rule for a branch's numbers; nothing if there is no such number."""
     having = [schema for schema in branch if not schema.content.keys().isdisjoint(BOUNDS)]
     bounds = _Bounds()
     for schema in having:
@@ -139,8 +141,8 @@ def numbers(
 
 
 def _by_decimals(multiple: Fraction) -> list[float]:
-    """A multiple, and what it has in common with each smaller number of decimals: by 0.25 alone the
-    compiler takes 1.50, not 1.5.
+    """A multiple, and its common multiples with each smaller number of decimals. For 0.25 alone the
+    compiler accepts 1.50, but not 1.5.
     """
     found = [multiple]
     places, one = Fraction(1, 10), multiple * 10
@@ -153,7 +155,7 @@ def _by_decimals(multiple: Fraction) -> list[float]:
 def _probed(
     parts: list[str], multiple: Fraction | None, where: str, estimate: Estimate
 ) -> list[str]:
-    """The parts, which the compiler may refuse, without those of no number."""
+    """The parts, which the compiler may refuse, without those that admit no number."""
     states = 0
     if multiple is not None:
         while multiple.denominator > 1:
@@ -167,7 +169,7 @@ def _probed(
 
 
 def _is_plain(value: float) -> bool:
-    """Whether the compiler surely takes the number as a bound."""
+    """Whether the compiler certainly accepts the number as a bound."""
     return "e" not in repr(value)
 
 

@@ -1,7 +1,7 @@
-"""Rules of an object: its properties in any order, each once, the required ones all. Pure.
-
-A rule's parameter has a bit for each property that has come, and counts those that may be left out
-where `minProperties` or `maxProperties` counts them. The parameters are llguidance's.
+"""Rules of an object, whose properties may be in any order, each at most once, with all required
+ones. Pure. A rule's parameter has a bit for each property that has occurred. It also counts
+optional properties if there is a `minProperties` or `maxProperties`. The parameters are
+llguidance's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """What an object may be. `values`, and those of `others`, are names of rules."""
+    """The form of an object. `values`, and those of `others`, are names of rules."""
 
     values: Mapping[str, str]  # by the property's name, in the schema's order
     required: frozenset[str]
@@ -33,12 +33,12 @@ class ObjectForm:
     where: str
 
     def needs(self) -> Iterator[str]:
-        """The rules without whose values there is no such object."""
+        """The rules whose values every such object needs."""
         yield from (self.values[name] for name in self.values if name in self.required)
 
     def living(self, is_alive: Callable[[str], bool]) -> "Living | None":
-        """The object without properties that can't have a value; None if there is no such object.
-        A name without a value is still none of the others.
+        """The object, without properties that can't have a value; None if there is no such object.
+        The names of those properties still aren't among the other names.
         """
         if not all(map(is_alive, self.needs())):
             return None
@@ -115,7 +115,7 @@ class Living:
 
     @property
     def depth(self) -> int:
-        """How many of the rules are inside each other, down to the values' rules."""
+        """How deeply the rules are nested, down to the values' rules."""
         return 4 + len(self.values) // (BITS // 2)
 
     def _of_others(self) -> str:
@@ -180,8 +180,8 @@ class _Rules:
             yield f"{self.name}_m{i + 1}::bit_and({kept:#x}){_if(conditions)}"
 
     def _rests(self, i: int, more: int = 0) -> Iterator[str]:
-        """What follows a property: the object's end, or a comma where a property may follow.
-        `more` than the counter says have come.
+        """What follows a property: the object's end, or a comma if a property may follow. `more`
+        properties have occurred than the counter says.
         """
         must_follow = any(self._required(j) for j in range(i + 1, len(self.blocks)))
         if not must_follow:
@@ -255,7 +255,7 @@ def _if(conditions: Sequence[str]) -> str:
 
 
 def _fold(operator: str, conditions: Sequence[str]) -> str:
-    """Balanced: the compiler takes conditions apart by recursion."""
+    """Joins conditions as a balanced tree, because the compiler takes them apart recursively."""
     if len(conditions) == 1:
         return conditions[0]
     half = len(conditions) // 2

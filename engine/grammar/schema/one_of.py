@@ -28,7 +28,7 @@ class _Option:
 def may_share(
     schema: Schema, document: Document, estimate: Estimate
 ) -> Iterator[tuple[Schema | None, Schema | None]]:
-    """The pairs of options that types and tags don't tell apart. Raises InvalidJob."""
+    """The pairs of options that types and tags don't distinguish. Raises InvalidJob."""
     options = [_option(document.at(o), document, estimate) for o in schema.content["oneOf"]]
     done: set[tuple[int, int]] = set()
     for pair in _pairs(options):
@@ -41,7 +41,7 @@ def may_share(
 
 
 def _pairs(options: Sequence[_Option]) -> Iterator[tuple[int, int]]:
-    """The pairs but those that have different values of the tag that most options have."""
+    """The pairs, except those with different values of the tag that most options have."""
     names = Counter(name for option in options for name in option.tags)
     [tag] = [name for name, _ in names.most_common(1)] or [""]
     by_value: dict[str, list[int]] = {}
@@ -59,7 +59,7 @@ def _pairs(options: Sequence[_Option]) -> Iterator[tuple[int, int]]:
 
 
 def _are_tagged(one: _Option, other: _Option) -> bool:
-    """Whether a property has different values in the two, which only objects have."""
+    """Whether a property has different values in the two options, which admit only objects."""
     return any(one.tags[name].isdisjoint(other.tags[name]) for name in one.tags.keys() & other.tags)
 
 

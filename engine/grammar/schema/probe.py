@@ -1,4 +1,4 @@
-"""Asks llguidance what a schema's patterns and bounds admit, by one byte at a time. Any thread."""
+"""Asks llguidance what a schema's patterns and bounds admit, one byte at a time. Any thread."""
 
 import functools
 import json
@@ -56,7 +56,9 @@ def matching(part: str, texts: Iterable[str]) -> list[str]:
 
 
 def disjoint(patterns: Iterable[str]) -> str | None:
-    """None if no text has two of these patterns; else llguidance's remark. Raises InvalidJob."""
+    """None if no text matches two of these patterns; otherwise llguidance's remark. Raises
+    InvalidJob.
+    """
     schema = {"type": "object", "patternProperties": {pattern: {} for pattern in patterns}}
     with PANICS:
         matcher = LLMatcher(_bytes(), _grammar(inline(schema), ""), log_level=0, limits=LIMITS)

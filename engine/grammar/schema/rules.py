@@ -1,5 +1,5 @@
-"""Rules in Lark for the JSON that a schema admits. Pure; a rule for each set of schemas that one
-value must be valid by, so that references, combinations and recursion are all one case.
+"""Rules in Lark for the JSON that a schema admits. Pure. There is a rule for each set of schemas
+for which one value must be valid, so that references, combinations and recursion are handled alike.
 """
 
 import json
@@ -90,7 +90,7 @@ class Rules:
         return "\n".join(lines)
 
     def _rule(self, schemas: Sequence[Schema]) -> str:
-        """The name of the rule for what is valid by all of `schemas`."""
+        """The name of the rule for values that are valid for all of `schemas`."""
         key = frozenset(schemas)
         if key not in self._rules:
             rule = self._rules[key] = self._new(schemas, schemas[0].where if schemas else "")
@@ -104,7 +104,7 @@ class Rules:
         return rule
 
     def _constant(self, value: Any, where: str) -> str:
-        """The name of the rule for this value and no other; equal values share one."""
+        """The name of the rule for only this value; equal values share a rule."""
         kind = type_of(value)
         items = [self._constant(item, where) for item in value] if kind == "array" else []
         named = value.items() if kind == "object" else ()
@@ -136,7 +136,7 @@ class Rules:
                 self._add(rule, branch)
 
     def _add(self, rule: _Rule, branch: Branch) -> None:
-        """Adds the alternatives of one branch, by the type of their values."""
+        """Adds the alternatives of one branch for each type of value."""
         types, is_integer = types_of(branch)
         values, where = values_of(branch), branch[0].where if branch else ""
         listed: dict[str, list[Any] | None] = dict.fromkeys(TYPES)
@@ -171,7 +171,7 @@ class Rules:
         is_integer: bool,
         listed: Mapping[str, list[Any] | None],
     ) -> list[str]:
-        """Parts of a rule. `listed`: the values of each type that alone are meant; None: all."""
+        """Parts of a rule. `listed`: the only values of each type that are allowed; None: all."""
         parts: list[str] = []
         if "null" in types and listed["null"] != []:
             parts.append('"null"')
@@ -186,8 +186,8 @@ class Rules:
         return parts
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """For each two options of each `oneOf` that might share a value: the place, and the name of
-        a rule that no value may be valid by.
+        """For each two options of each `oneOf` that might share a value, the place, and the name of
+        a rule that must not admit any value.
         """
         pairs: list[tuple[str, str]] = []
         for schema in self._one_of:  # grows
@@ -199,7 +199,7 @@ class Rules:
         return pairs
 
     def _find_living(self) -> None:
-        """Finds the rules by which some value is valid; a value ends."""
+        """Finds the rules that admit a value, which must be finite."""
         users: dict[str, list[_Rule]] = {}
         for rule in self._by_name.values():
             for name in self._parts_of(rule):
@@ -230,7 +230,7 @@ class Rules:
         return self._by_name[name].is_alive
 
     def _dead_end(self, rule: _Rule) -> str:
-        """The place of a schema that keeps `rule` from having a value."""
+        """The place of a schema that prevents `rule` from admitting any value."""
         passed: set[str] = set()
         where = ""
         while rule.name not in passed:
@@ -246,8 +246,8 @@ class Rules:
     # Text, once it is known which rules are alive
 
     def _lines(self, start: _Rule) -> Iterator[str]:
-        """The rules that `start` needs, in the order in which the compiler takes them up: what is
-        deep for it is deep here.
+        """The rules that `start` needs, in the order in which the compiler processes them, so that
+        depth means the same for it as here.
         """
         done: set[str] = set()
         left = [(start, 1)]
@@ -291,7 +291,7 @@ class Rules:
         return [f"{rule.name}: {' | '.join(dict.fromkeys(alternatives))}", *more], needed
 
     def _name_of(self, name: str) -> str:
-        """The first rule with the same text, if it is of scalars alone."""
+        """The first rule with the same text, if it has only scalars."""
         rule = self._by_name[name]
         if rule.arrays or rule.objects or rule.others:
             return name

@@ -20,7 +20,7 @@ _PER_PROBE = 2e-3  # seconds
 def strings(
     branch: Branch, values: Sequence[str] | None, terminals: Terminals, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's strings; none if there is no such string."""
+    """The part of a rule for a branch's strings; nothing if there is no such string."""
     forms = _forms(branch)
     least, most = least_of(branch, "minLength"), most_of(branch, "maxLength")
     if most is not None and most < least:
@@ -52,7 +52,7 @@ def _choice(values: Sequence[str], terminals: Terminals) -> str:
 
 
 def _forms(branch: Branch) -> list[dict[str, Any]]:
-    """What the schemas of a branch say of a string's form, each thing once."""
+    """What the schemas of a branch require of a string's form, without repetitions."""
     said = [{k: s.content[k] for k in FORMS if k in s.content} for s in branch]
     return list({json.dumps(one): one for one in said if one}.values())
 

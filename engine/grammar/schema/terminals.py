@@ -16,7 +16,7 @@ MAX_SPELLED = 8192
 
 
 class Terminals:
-    """Each text has one terminal, however often it comes. One thread."""
+    """Each text has one terminal, even if it occurs several times. One thread."""
 
     def __init__(self, whitespace: str = WHITESPACE) -> None:
         self._whitespace = whitespace
@@ -46,7 +46,9 @@ class Terminals:
         return " & ".join([f"/{whole}/", *no_names, *(f"~{one}" for one in excluded)])
 
     def may_spell(self, characters: int) -> bool:
-        """Takes characters from those that may have every spelling. False if too few are left."""
+        """Uses up some of the characters that may have every spelling. Returns False if too few are
+        left.
+        """
         if characters > self._left:
             return False
         self._left -= characters

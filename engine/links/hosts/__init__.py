@@ -1,1 +1,1 @@
-"""Engines that several servers share, each in its own process, which another starts."""
+"""Engines that several servers share, each in its own process, which the servers don't start."""

@@ -17,8 +17,8 @@ MODE = 0o600  # write access to it allows running code
 
 
 def check(address: str) -> None:
-    """Raises ModelError for an invalid address, and for one that any user of the machine may take
-    away.
+    """Raises ModelError for an invalid address, and for one that any user of the machine could take
+    over.
     """
     if address.startswith(UNIX):
         if not os.path.isabs(address.removeprefix(UNIX)):
@@ -64,7 +64,7 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str, timeout: float) -> socket.socket:
-    """The connected socket has no timeout. Who listens is not checked. Raises OSError."""
+    """The connected socket has no timeout. Doesn't check who listens. Raises OSError."""
     if is_tcp(address):
         host, port = host_and_port(address)
         connection = socket.create_connection((host, port), timeout)
@@ -119,7 +119,7 @@ def _listen_at_path(address: str) -> socket.socket:
 
 def _danger(address: str) -> str:
     """Why the socket's directory may not hold it; empty if it may, or isn't there yet. In a sticky
-    directory no user removes or renames the socket of another.
+    directory users can't remove or rename each other's sockets.
     """
     directory = os.path.dirname(address.removeprefix(UNIX))
     try:

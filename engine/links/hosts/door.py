@@ -1,4 +1,4 @@
-"""Accepts servers at a shared engine: they need the key, and the files of the same model."""
+"""Accepts servers at a shared engine if they have the key and the files of the same model."""
 
 import contextlib
 import logging
@@ -31,8 +31,8 @@ class Door:
         admit: Callable[[socket.socket, Seals | None, int], None],
         is_ready: Callable[[], bool],
     ) -> None:
-        """Listens at once, so that a wrong address shows early: raises ModelError. `admit` is
-        called on the thread of the handshake, with the server's process id. `is_ready`: as in
+        """Listens at once, so that a wrong address is found early, and raises ModelError. `admit`
+        is called on the thread of the handshake, with the server's process id. `is_ready`: as in
         `Welcome`.
         """
         self._is_ready = is_ready
@@ -76,8 +76,8 @@ class Door:
             ).start()
 
     def _give_place(self, connection: socket.socket) -> None:
-        """If there is none, end the oldest handshake: a server's takes milliseconds, so this one is
-        silent or slow. Its thread ends at once.
+        """If there is no place, end the oldest handshake. That of a server takes milliseconds, so
+        this one is silent or slow. Its thread ends at once.
         """
         with self._changed:
             while len(self._strangers) >= MAX_STRANGERS:

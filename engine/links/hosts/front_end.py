@@ -1,4 +1,4 @@
-"""A front end: a server, as a shared engine sees it."""
+"""A front end, which is a server as a shared engine sees it."""
 
 import logging
 import queue
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 class FrontEnd:
     """The connection of one server, with a reading and a writing thread. Ends with the server, or
-    when that is silent or reads nothing for `silence_timeout` seconds.
+    when the server is silent or reads nothing for `silence_timeout` seconds.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FrontEnd:
     # Threads of the front end
 
     def _refuse(self, command: Command, names: Sequence[str]) -> bool:
-        """A job of a later version that asks for what this engine doesn't know."""
+        """A job of a later version, with parameters that this engine doesn't know."""
         if not isinstance(command, Submit):
             return False
         reason = f"the engine is of an earlier version, which doesn't know {', '.join(names)}"
@@ -117,7 +117,7 @@ class FrontEnd:
 
 
 def greeting(standing: Standing, stats: Stats | None, drains: str | None) -> list[Event]:
-    """The first events for a front end. `drains`: why the engine takes no more jobs."""
+    """The first events for a front end. `drains`: why the engine accepts no more jobs."""
     if standing.is_stopped:
         return [Stopped(standing.error)]
     if standing.info is None:

@@ -3,10 +3,10 @@
 1. Each end asks the kernel for the user of the other, unless it has a key.
 2. Both send their protocol and a nonce.
 3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
-   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
-   proves nothing to a client without the key.
+  HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
+  proves nothing to a client without the key.
 4. With a key, both derive keys from it and the nonces, which seal all later messages. Otherwise a
-   process between the two could pass the proofs on, and then send messages of its own.
+  process between the two could relay the proofs, and then send its own messages.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
 
 
 def _seals(key: bytes, nonces: bytes, sent: bytes, received: bytes) -> Seals | None:
-    """None without a key: the kernel has named the user at the other end."""
+    """None without a key, because the kernel has named the user at the other end."""
     if not key:
         return None
     return Seals(Seal(_hmac(key, sent, nonces)), Seal(_hmac(key, received, nonces)))

@@ -53,7 +53,7 @@ DRAINS = "the engine accepts no more jobs: it is shutting down"
 
 class Host:
     """Routes each job's events to the front end that submitted it. Limits, fair shares and queue
-    places hold over the jobs of all front ends.
+    places apply to the jobs of all front ends together.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Host:
 
     @property
     def num_wanted(self) -> int:
-        """Jobs that wait in servers, which any engine of the model may take."""
+        """The number of jobs that wait in servers, which any engine of the model may take."""
         return self._stats.num_wanted if self._stats else 0
 
     def start(self) -> None:
@@ -119,8 +119,8 @@ class Host:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Refuse new jobs, and end once the running jobs have ended, or after `drain` seconds.
-        Servers then move jobs that have not begun to another engine, or keep them until one is
-        back. Returns whether all was released within `timeout` more seconds.
+        Servers then move jobs that have not begun to another engine, or keep them until an engine
+        is back. Returns whether all was released within `timeout` more seconds.
         """
         with self._changed:
             self._is_draining = True

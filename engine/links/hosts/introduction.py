@@ -1,4 +1,6 @@
-"""The introductions of a server and a shared engine, as JSON: each may come from a stranger."""
+"""The introductions of a server and a shared engine, which are JSON, because each may come from a
+stranger.
+"""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -9,9 +11,9 @@ from switchyard.engine.links.hosts.peer import Stranger
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A server's: its process id, and the fingerprint of the model that it tokenizes for.
-    `is_look`: it only asks whether the engine would take it, or, without a fingerprint, how the
-    engine stands.
+    """A server's introduction: its process id, and the fingerprint of the model for which it
+    tokenizes. `is_look`: it only asks whether the engine would accept it or, without a fingerprint,
+    what the engine's state is.
     """
 
     pid: int
@@ -21,8 +23,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """An engine's. `refusal`: why it does not take the server. `is_ready`: the model is loaded,
-    and the engine is not about to end.
+    """An engine's introduction. `refusal`: why it does not accept the server. `is_ready`: the model
+    is loaded, and the engine is not about to end.
     """
 
     pid: int
@@ -38,7 +40,7 @@ def to_json(one: Hello | Welcome) -> bytes:
 
 
 def from_json(kind: type[Introduction], data: bytes) -> Introduction:
-    """Fields that `kind` doesn't have are left out: a later version may send more. Raises
+    """Fields that `kind` doesn't have are ignored, because a later version may send more. Raises
     Stranger.
     """
     try:

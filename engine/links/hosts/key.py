@@ -1,6 +1,5 @@
-"""The key of shared engines. Its holder may run code there.
-
-While a key is changed, its file has two, a line each: the first is used, and both are accepted.
+"""The key of shared engines. Anyone who has it can run code there. While a key is being changed,
+its file has two, one per line: the first is used, and both are accepted.
 """
 
 import logging
@@ -49,7 +48,9 @@ def current(key: Key) -> bytes:
 
 
 class KeyFile:
-    """Reads the file for each connection, so that no process must end where a key is changed."""
+    """Reads the file for each connection, so that no process has to restart when a key is
+    changed.
+    """
 
     def __init__(self, path: str | None) -> None:
         """Raises ModelError."""
@@ -58,7 +59,7 @@ class KeyFile:
         self._fault = ""
 
     def __call__(self) -> bytes:
-        """The key; if the file can't be read any more, as it was before."""
+        """The key. If the file can no longer be read, the key that was read last."""
         fault = ""
         try:
             self._key = read_key(self._path)

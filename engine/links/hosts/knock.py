@@ -1,4 +1,4 @@
-"""How a server comes to a shared engine."""
+"""Connects a server to a shared engine."""
 
 import contextlib
 import os
@@ -14,15 +14,15 @@ from switchyard.engine.links.wire import Wire
 
 
 def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
-    """Returns a connection to an engine that takes this server, and the engine's process id. Raises
-    Stranger, OSError, EOFError.
+    """Returns a connection to an engine that accepts this server, and the engine's process id.
+    Raises Stranger, OSError, EOFError.
     """
     connection, seals, welcome = _meet(at, key, Hello(os.getpid(), fingerprint))
     return Wire(connection, seals), welcome.pid
 
 
 def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
-    """What an engine answers. With a fingerprint only if it would take a server of that model.
+    """What an engine answers. With a fingerprint, only if it would accept a server of that model.
     Raises Stranger, OSError, EOFError.
     """
     connection, _, welcome = _meet(at, key, Hello(os.getpid(), fingerprint, is_look=True))

@@ -1,4 +1,4 @@
-"""Which shared engines there are now, by the sources that name them."""
+"""The shared engines that exist now, according to the sources that list them."""
 
 import heapq
 import logging
@@ -34,8 +34,8 @@ class Members:
     def __init__(
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
     ) -> None:
-        """`check` raises ModelError for an address that no engine can have. `own`: a name of this
-        server that no other has; by default one at random.
+        """`check` raises ModelError for an address that no engine can have. `own`: a unique name of
+        this server, by default a random one.
         """
         self._at = at
         self._check = check
@@ -50,7 +50,7 @@ class Members:
         return bool(self._misses)
 
     def read(self) -> list[str]:
-        """All engines that are named now, each once. Raises OSError for a source that can't be
+        """All engines that are listed now, each once. Raises OSError for a source that can't be
         read, ValueError for one that is empty or has a wrong line.
         """
         found: list[str] = []
@@ -65,8 +65,8 @@ class Members:
         return list(dict.fromkeys(found))
 
     def follow(self) -> list[str] | None:
-        """This server's engines after one more reading: an address that is missing stays for a
-        second one. None if the reading failed: the fault of a source must not end engines.
+        """This server's engines after one more reading. A missing address stays until a second
+        reading. None if the reading failed, because a faulty source must not end engines.
         """
         try:
             named = self.read()
@@ -82,9 +82,9 @@ class Members:
         return self._cell(list(self._misses))
 
     def _cell(self, at: list[str]) -> list[str]:
-        """This server's engines among many, by rendezvous hashing (Thaler, Ravishankar 1998): one
-        that comes or goes changes one place at most. What a server reads of each engine would
-        take a core beyond some hundred.
+        """This server's engines among many, by rendezvous hashing (Thaler, Ravishankar 1998), so
+        that an engine that comes or goes changes at most one place. With more than a few hundred
+        engines, reading from all of them would take a core.
         """
         if len(at) <= CELL:
             return at
@@ -113,7 +113,7 @@ class Members:
         return found
 
     def _tell(self, fault: str) -> None:
-        """Log a fault once, then each minute, and its end."""
+        """Log a fault once, then each minute, and log its end."""
         now = time.monotonic()
         if fault and (fault != self.fault or now >= self._told + REMIND):
             self._told = now
@@ -156,7 +156,7 @@ class FollowingLink:
         self._link.send(command)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether all links have ended. A name server that doesn't answer isn't waited for."""
+        """Whether all links have ended. Doesn't wait for a name server that doesn't answer."""
         if self._thread.ident is not None:
             self._thread.join(LOOKUP if timeout is None else min(timeout, LOOKUP))
         return self._link.join(timeout)

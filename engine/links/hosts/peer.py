@@ -1,4 +1,4 @@
-"""The process at the other end of a connection: whose it is, by the kernel's word."""
+"""The process at the other end of a connection, and its user according to the kernel."""
 
 import os
 import socket
@@ -14,11 +14,13 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 
 class Stranger(ModelError):
-    """The other end is another user's, no Switchyard, or has another protocol, key or model."""
+    """The other end belongs to another user, isn't Switchyard, or has another protocol, key or
+    model.
+    """
 
 
 class OtherKey(Stranger):
-    """It has another key than the one that was proved to it."""
+    """The other end has a different key from the one that was proved to it."""
 
 
 def check_peer(connection: socket.socket, key: bytes) -> None:

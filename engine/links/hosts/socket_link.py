@@ -1,4 +1,4 @@
-"""A link to a shared engine: a process that this server neither starts nor ends."""
+"""A link to a shared engine, which is a process that this server neither starts nor ends."""
 
 import logging
 import queue
