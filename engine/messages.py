@@ -1,4 +1,4 @@
-"""Commands, into an engine thread, and events, out of it: plain, frozen, picklable."""
+"""Commands to an engine thread, and events from it. They are plain, frozen and picklable."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -27,28 +27,32 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ListPending:
-    """Answer with `PendingList` of the same serial."""
+    """The engine thread answers with a `PendingList` of the same serial."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListJobs:
-    """To an engine that several servers share: answer with `JobList` of the same serial."""
+    """Sent to an engine that several servers share. It answers with a `JobList` of the same
+    serial.
+    """
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """To an engine that several servers share: jobs that wait in this server for any engine."""
+    """Sent to an engine that several servers share: how many jobs wait in this server for any
+    engine.
+    """
 
     num_waiting: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Forget all jobs so far, and recover: `Hanging` has ended these jobs already."""
+    """Forget all jobs so far, and recover. `Hanging` has already ended these jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """The generator has failed. The engine takes jobs, and they wait, until `Recovered`."""
+    """The generator has failed. Until `Recovered`, the engine accepts jobs, which wait."""
 
     reason: str
 
@@ -127,7 +131,7 @@ ReplicaStatus = Literal["loading", "ready", "recovering", "hanging", "stopped", 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One of the engine threads that serve a model from processes of their own."""
+    """One of the engine threads that serve a model from their own processes."""
 
     status: ReplicaStatus
     reason: str  # the cause if it isn't ready
@@ -141,8 +145,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStates:
-    """The replicas of a model that was loaded. The engine takes jobs, which wait, while no replica
-    is ready. It refuses jobs while all remaining replicas hang.
+    """The replicas of a model that was loaded. While no replica is ready, the engine accepts jobs,
+    which wait. It refuses jobs while all remaining replicas hang.
     """
 
     states: tuple[ReplicaState, ...]
@@ -157,7 +161,7 @@ class Zombies:
 
 @dataclass(frozen=True, slots=True)
 class PendingList:
-    """The jobs that wait, the next first."""
+    """The waiting jobs, beginning with the next."""
 
     serial: int
     identifiers: tuple[str, ...]
@@ -226,7 +230,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Logprob by the model's raw logits over its whole vocabulary, before any change."""
+    """The logprob from the model's raw logits over its whole vocabulary, before any change."""
 
     token_id: int
     logprob: float
@@ -243,7 +247,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`logprobs`: of each of `token_ids`, if the job asked."""
+    """`logprobs`: one for each of `token_ids`, if the job requested them."""
 
     identifier: str
     text: str
@@ -267,9 +271,9 @@ class Timings:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the stop string, or
-    the one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`, "quota" for
-    a job that may have no more tokens. `stop_token`: the token that ended the job, if it asked for
-    logprobs.
+    the one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`, "quota" for a
+    job that may have no more tokens. `stop_token`: the token that ended the job, if the job
+    requested logprobs.
     """
 
     identifier: str

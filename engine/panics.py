@@ -1,4 +1,4 @@
-"""Panics of libraries written in Rust: not an `Exception`, so that few handlers catch them. Any
+"""Panics of libraries written in Rust. They aren't `Exception`s, so few handlers catch them. Any
 thread.
 """
 

@@ -29,7 +29,9 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`default` turns the parameter off. A parameter that is `part_of` another is off with it."""
+    """`default` turns the parameter off. A parameter that is `part_of` another one is off if that
+    is off.
+    """
 
     default: Any
     stage: Stage

@@ -1,4 +1,4 @@
-"""Addresses of shared engines that name no engine, but a source which does. Pure."""
+"""Addresses of shared engines that name a source of engines instead of an engine. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,5 +11,7 @@ def is_source(at: str) -> bool:
 
 
 def count_engines(at: Sequence[str]) -> int:
-    """Engines at these addresses. For a source, which may name any number: `USUAL`."""
+    """The number of engines at these addresses. A source, which may list any number, counts as
+    `USUAL`.
+    """
     return sum(USUAL if is_source(one) else 1 for one in at)

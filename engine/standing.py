@@ -1,5 +1,5 @@
 """The state of an engine, as its thread reports it. The engine's lock guards changes. Any thread
-reads it: the error of a state is there before the state.
+reads it; the error of a state is set before the state.
 """
 
 import logging
@@ -77,8 +77,8 @@ class Standing:
 
     @property
     def stats(self) -> Stats | None:
-        """The counts, with those of earlier threads of this engine, and earlier engines of its
-        name.
+        """The counts, including those of earlier threads of this engine and of earlier engines with
+        its name.
         """
         before = None if self._past is None else self._past.stats
         if self._stats is not None:
@@ -86,13 +86,17 @@ class Standing:
         return None if before is None else before.at_rest()
 
     def max_jobs(self, config: ModelConfig) -> int:
-        """Most jobs that it holds: with a source, by the engines that this one names now."""
+        """The maximum number of jobs that it holds; with a source, according to the engines that
+        the source lists now.
+        """
         if not config.has_source:
             return config.max_jobs
         return config.max_jobs_of(sum(one.status != "leaving" for one in self.replicas))
 
     def follow(self, past: "Past", other: "Standing") -> None:
-        """Continue the counts of another engine of this name, which is going; it joins `past`."""
+        """Continue the counts of another engine with this name, which is ending; it joins
+        `past`.
+        """
         past.add(other)
         self._past = past
         self.num_zombies += other.num_zombies
@@ -199,7 +203,7 @@ class Standing:
 
 
 class Past:
-    """The counts of earlier engines of a name, which may still count. Any thread."""
+    """The counts of earlier engines with a name, which may still be counting. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards both
@@ -237,7 +241,7 @@ def _sum(standing: Standing, before: Stats | None) -> Stats | None:
 
 
 def _mean(begin: Stats, end: Stats, name: str) -> float | None:
-    """Mean of the values in between; None without any."""
+    """Mean of the values in between; None if there are none."""
     if name not in begin.histograms or name not in end.histograms:
         return None
     return end.histograms[name].mean_since(begin.histograms[name])

@@ -67,7 +67,9 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the engine thread began; of jobs unless the name says otherwise."""
+    """Counts since the engine thread began. They are counts of jobs unless their names say
+    something else.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the cache
@@ -99,7 +101,7 @@ class Histogram:
     total: float
 
     def mean_since(self, before: "Histogram") -> float | None:
-        """Mean of the values since `before`. None without any."""
+        """Mean of the values since `before`. None if there are none."""
         number = sum(self.counts) - sum(before.counts)
         return (self.total - before.total) / number if number else None
 

@@ -19,9 +19,9 @@ from switchyard.engine.messages import (
 class Used:
     """The tokens of one job so far as the model computes them, for the application's accounts.
 
-    A guided job has two prompts, and computes each new token twice. Reported after the lookup of
-    its prompts in the cache, whenever it has as many new tokens as it may have, and at its end. A
-    job that never starts has computed nothing.
+    A guided job has two prompts, and computes each new token twice. It is reported after the
+    prompts were looked up in the cache, whenever the job has as many new tokens as it may have, and
+    at its end. A job that never starts has computed nothing.
     """
 
     identifier: str
@@ -41,8 +41,8 @@ OnUse = Callable[[Used], int | None]
 class Stream:
     """One queue for the jobs of one request: a single job, or n choices that one thread reads.
 
-    The engine thread only puts, and a put never waits. Every job ends with exactly one `Finished`
-    or `Failed`.
+    The engine thread only puts events into it, which never waits. Every job ends with exactly one
+    `Finished` or `Failed`.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Stream:
 
     @property
     def num_behind(self) -> int:
-        """Tokens that wait to be taken. Any thread."""
+        """The number of tokens that wait to be taken. Any thread."""
         batches = list(self._batches)
         return sum(len(e.token_ids) for batch in batches for e in batch if isinstance(e, Chunk))
 
@@ -117,10 +117,9 @@ class Stream:
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """Wait for events, at most `timeout` seconds, and return all that have piled up, in order.
-        On a patient stream tokens do not end the wait: they come with the next other event, or at
-        the timeout.
-
-        Empty at the timeout, and at once when every job has ended.
+        On a patient stream tokens do not end the wait; they are returned with the next other event,
+        or at the timeout. Returns an empty list at the timeout, and at once when every job has
+        ended.
         """
         if self.is_finished:
             return []
@@ -135,8 +134,8 @@ class Stream:
         return events
 
     def take_now(self) -> Sequence[JobEvent]:
-        """The events that have piled up. Never waits, and so skips the queue's locks: for a thread
-        that takes a token of each of many streams.
+        """The events that have piled up. Never waits, and so skips the queue's locks. For a thread
+        that takes a token from each of many streams.
         """
         batches = self._batches
         if not batches:

@@ -48,8 +48,8 @@ class Footprint:
         return num_layers * self.layer_cache(mode, tokens)
 
     def beside(self, mode: CacheMode, tokens: int) -> int:
-        """Bytes on each GPU in use besides weights and cache; with a float16 copy of one layer's
-        cache, if that is quantized.
+        """Bytes in use on each GPU besides weights and cache, including a float16 copy of one
+        layer's cache if that is quantized.
         """
         return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
@@ -78,8 +78,8 @@ class Memory:
         self._context = context
 
     def caches(self) -> list[tuple[CacheMode, int]]:
-        """The allowed caches that fit, as modes and tokens, the best first. Raises NoRoom, with
-        caches that would fit, if there is none.
+        """The allowed caches that fit, as modes and tokens, the best first. If there are none,
+        raises NoRoom, with caches that would fit.
         """
         tokens = self._config.cache_tokens
         if tokens == "auto":
@@ -114,8 +114,8 @@ class Memory:
         return used if fits else []
 
     def unpacked(self, mode: CacheMode, tokens: int) -> list[int]:
-        """Bytes of the float16 copies that have room beside a cache, in the order of the modules
-        that can have one. Empty unless one GPU holds all.
+        """Bytes of the float16 copies for which there is room beside a cache, in the order of the
+        modules that can have one. Empty unless one GPU holds everything.
         """
         config, most = self._config, self._config.unpacked_weights
         used = self.place(mode, tokens)
@@ -140,8 +140,8 @@ class Memory:
         tokens: int,
         split: Sequence[float],
     ) -> bool:
-        """Fill one GPU after the other, as ExLlamaV2 does: by all memory, or, with a split, by
-        weights and work space.
+        """Fill one GPU after another, as ExLlamaV2 does: according to all memory or, with a split,
+        to weights and work space.
         """
         gpu, weights_here = 0, 0
         layer_cache = footprint.layer_cache(mode, tokens)
@@ -179,7 +179,9 @@ class Memory:
             used[i] += size + footprint.beside(mode, tokens) if size else 0
 
     def largest(self, mode: CacheMode) -> int:
-        """Most tokens that fit, and that a full batch can use; 0 without any room."""
+        """The maximum number of tokens that fit and that a full batch can use; 0 if there is no
+        room.
+        """
         most = self._config.max_batch_size * -(-self._context // PAGE_SIZE)
         fewest = 0
         while fewest < most:  # binary search over pages

@@ -39,7 +39,9 @@ class _Memory(ctypes.Structure):
 
 
 def has_gpu() -> bool:
-    """By NVML, not by CUDA: after a call of CUDA, no fork of this process could use it."""
+    """According to NVML, not CUDA, because after a call to CUDA no fork of this process could use
+    it.
+    """
     if os.environ.get(VISIBLE) in ("", "-1"):
         return False
     with _nvml() as (_, number):
@@ -47,7 +49,7 @@ def has_gpu() -> bool:
 
 
 def is_for_cpu(device: str) -> bool:
-    """Whether a model with this `device` is served on the CPU, as far as NVML reports."""
+    """Whether a model with this `device` is served on the CPU, according to NVML."""
     return device == "cpu" or (device == "auto" and not has_gpu())
 
 
@@ -58,8 +60,8 @@ def gpus() -> list[Gpu]:
 
 
 def visible() -> list[Gpu]:
-    """The GPUs that CUDA would give to this process: in the order of CUDA_VISIBLE_DEVICES, else of
-    the PCI bus. As in CUDA, the list ends at the first entry without a GPU.
+    """The GPUs that CUDA would give to this process, in the order of CUDA_VISIBLE_DEVICES, or else
+    of the PCI bus. As in CUDA, the list ends at the first entry without a GPU.
     """
     told = _told()
     if told is None:
@@ -75,8 +77,8 @@ def visible() -> list[Gpu]:
 
 
 def check_gpus(config: ModelConfig) -> None:
-    """Raises ModelError if one of the configuration's `gpus` does not exist, by NVML or else by
-    CUDA_VISIBLE_DEVICES.
+    """Raises ModelError if one of the configuration's `gpus` does not exist, according to NVML or
+    else to CUDA_VISIBLE_DEVICES.
     """
     if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
         return
@@ -114,8 +116,8 @@ def chosen(config: ModelConfig) -> dict[int, Gpu]:
 
 
 def environment(numbers: Sequence[int]) -> dict[str, str]:
-    """Environment variables of a process that may see only these GPUs; none: all. The numbers are
-    NVML's, in PCI order; CUDA's own order begins with the fastest.
+    """Environment variables for a process that may see only these GPUs; no GPUs: all. The numbers
+    are those of NVML, in PCI order; CUDA's own order begins with the fastest.
     """
     if not numbers:
         return {}
@@ -173,7 +175,7 @@ def _find(nvml: Any, identifier: str, number: int) -> ctypes.c_void_p | None:
 
 
 def _gpu(nvml: Any, device: ctypes.c_void_p) -> Gpu:
-    """The fields of calls that fail are empty."""
+    """One GPU. If a call fails, its field is empty."""
     memory = _Memory()
     major, minor = ctypes.c_int(), ctypes.c_int()
     name, driver = ctypes.create_string_buffer(NAME), ctypes.create_string_buffer(NAME)

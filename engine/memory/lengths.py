@@ -1,4 +1,4 @@
-"""The lengths in tokens that a model is loaded for; its work space follows from them."""
+"""The lengths in tokens for which a model is loaded, and which determine its work space."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,9 @@ def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
 
 
 def graph_rows(max_rows: int) -> list[int]:
-    """The batch sizes to try: some below `max_rows`, itself, and one above, perhaps faster."""
+    """The batch sizes to try: some below `max_rows`, `max_rows` itself, and one above, which may be
+    faster.
+    """
     sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + 2 * MORE_ROWS, MORE_ROWS))
     above = next(rows for rows in sizes if rows > max_rows)
     return sorted({max_rows, above, *(rows for rows in sizes if rows < max_rows)})

@@ -1,4 +1,6 @@
-"""What a model takes of GPUs by cache mode, and settings with which it fits. Only arithmetic."""
+"""Estimates the GPU memory of a model by cache mode, and finds settings with which it fits. Only
+arithmetic.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +84,7 @@ def _smaller(
     free: Sequence[int],
     bits: float | None,
 ) -> tuple[CacheMode, int]:
-    """The cache mode with the longest context that fits, and that context; 0 if none does."""
+    """The cache mode with the longest context that fits, and that context; 0 if none fits."""
     best = max(rows, key=lambda row: row.most_tokens or 0)
     mode, context = best.cache_mode, _pages((best.most_tokens or 0) // jobs)
     if not context:

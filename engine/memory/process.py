@@ -9,17 +9,17 @@ MALLOC = {-8: 1, -3: 1 << 20, -1: 4 << 20}
 
 
 def give_memory_back() -> None:
-    """Return freed memory, even from the middle of the heap. It blocks malloc of all threads, for
-    some milliseconds a hundred MiB.
+    """Return freed memory, even from the middle of the heap. It blocks malloc of all threads for
+    some milliseconds per 100 MiB.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_memory_small() -> None:
-    """Keep glibc from fragmenting memory. It would serve large tensors from up to eight heaps a
-    core, which fragment and never shrink: the process would grow by the hour. So all threads share
-    one heap, and large blocks are mapped one by one and returned when freed.
+    """Keep glibc from fragmenting memory. It would serve large tensors from up to eight heaps per
+    core, which fragment and never shrink, so the process would grow every hour. So all threads
+    share one heap, and large blocks are mapped one by one and returned when freed.
 
     Call it before other threads start.
     """

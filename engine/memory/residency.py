@@ -54,9 +54,9 @@ def victims(
     loaded: Sequence[Resident],
     excess: int = 0,
 ) -> list[str] | None:
-    """The models of `loaded` to evict so that `needed` fits and at least `excess` models go: idle
-    ones first, the least recently used first. The list is minimal. None if even all of them would
-    not suffice.
+    """The models of `loaded` to evict so that `needed` fits and at least `excess` models are
+    unloaded: idle ones first, and among these the least recently used. The list is minimal. None if
+    even all of them would not suffice.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:
@@ -99,8 +99,8 @@ def needed(config: ModelConfig) -> dict[Place, int]:
 
 
 def check_host(config: ModelConfig, taken: int = 0) -> None:
-    """Raises NoRoom, with the sums, for a model that the host's memory can't hold. `taken`: bytes
-    of what is free that other models will have.
+    """Raises NoRoom, with the sums, for a model that the host's memory can't hold. `taken`: how
+    many of the free bytes other models will take.
     """
     need, tokens = host_need(config), _tokens(config)
     left = max(host.free_memory() - taken, 0)
@@ -125,8 +125,8 @@ def _tokens(config: ModelConfig) -> int:
 
 
 def host_need(config: ModelConfig) -> HostNeed:
-    """The need of the CPU backend: all in float32. The head is a separate matrix, even if it is
-    tied to the embedding.
+    """The memory that the CPU backend needs, with everything in float32. The head is a separate
+    matrix, even if it is tied to the embedding.
     """
     footprints, found = measure(config)
     weights = token = beside = 0
@@ -147,8 +147,8 @@ def host_need(config: ModelConfig) -> HostNeed:
 
 
 def _of_gpus(config: ModelConfig) -> dict[Place, int]:
-    """Bytes on the GPUs with room now; without room, as if the GPUs were empty. Empty if NVML does
-    not report the GPUs.
+    """Bytes on the GPUs that have room now; if none has room, bytes as if the GPUs were empty.
+    Empty if NVML does not report the GPUs.
     """
     footprints, found = measure(config)
     there = gpus.chosen(config)

@@ -1,4 +1,4 @@
-"""Adds up the memory of models that are loaded one after the other. Loads nothing."""
+"""Adds up the memory of models that are loaded one after another. Loads nothing."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from switchyard.engine.memory.residency import Place, check_host, needed
 
 
 class Together:
-    """What is free now, less what the models that stay will have taken of it."""
+    """The memory that is free now, minus what the models that stay will take of it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []  # of the models that stay
@@ -20,7 +20,7 @@ class Together:
     def on_gpus(
         self, config: ModelConfig, footprints: Sequence[Footprint], context: int, stays: bool
     ) -> tuple[CacheMode, int]:
-        """The cache that the loader will choose, of the smallest replica. Raises ModelError."""
+        """The cache that the loader will choose, for the smallest replica. Raises ModelError."""
         found = []
         for part in gpus.shares(config):
             own = replace(config, gpus=part, replicas=1)

@@ -1,4 +1,4 @@
-"""Reads the files of a model directory, which may be a stranger's: within its own bounds."""
+"""Reads the files of a model directory, which may be a stranger's, within limits."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ END = 1 << 20  # bytes at either end of a weight file that are hashed
 
 
 def check_contents(root: Path) -> None:
-    """Raises ModelError for too many files, for a pipe or a device, which would block silently,
-    and for a link to a file elsewhere, whose text its owner may not have meant to show. A link may
-    end in the directory, and, in Hugging Face's cache, in the `blobs` of the same model.
+    """Raises ModelError for too many files, for a pipe or a device, which would block silently, and
+    for a link to a file elsewhere, whose owner may not want its text to be shown. A link may end in
+    the directory, and, in Hugging Face's cache, in the `blobs` of the same model.
     """
     if not root.is_dir():
         return
@@ -64,7 +64,9 @@ def read_text(path: Path, max_bytes: int = MAX_JSON) -> str:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """The JSON object in a file; empty for an optional one that isn't there. Raises ModelError."""
+    """The JSON object in a file; empty for an optional file that doesn't exist. Raises
+    ModelError.
+    """
     if optional and not path.is_file():
         return {}
     try:
@@ -79,9 +81,9 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def fingerprint(root: Path) -> str:
-    """A hash of the files that a model is read from: their names, sizes and contents. For weights,
-    and of any other file beyond MAX_TOKENIZER, it takes the first and the last MiB: to read them
-    whole would take as long as a load. Copies of a model have the same one. Raises OSError.
+    """A hash of the files that a model is read from: their names, sizes and contents. It reads only
+    the first and the last MiB of weights, and of other files beyond MAX_TOKENIZER, because reading
+    them whole would take as long as a load. Copies of a model have the same hash. Raises OSError.
     """
     digest = hashlib.sha256()
     files = [file for file in root.iterdir() if file.suffix in SUFFIXES]

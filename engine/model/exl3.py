@@ -1,6 +1,5 @@
-"""Which EXL3 models are served, by config.json and the names of their tensors.
-
-ExLlamaV3 computes them, in the version that `engine.backends.exl3` names.
+"""Decides which EXL3 models are served, by config.json and the names of their tensors. ExLlamaV3
+computes them, in the version that `engine.backends.exl3` names.
 """
 
 import re

@@ -31,9 +31,9 @@ WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
-    """The footprints in the order of loading: a draft model's, if there is one, and the model's.
-    `bits`: plan the weights at that width, from config.json alone. A draft model with weights keeps
-    its own. Raises ModelError.
+    """The footprints in the order of loading: that of the draft model, if there is one, and that of
+    the model. `bits`: plan the weights with that width, from config.json alone. A draft model with
+    weights keeps its own width. Raises ModelError.
     """
     model_config, sizes = _read(config.path, bits)
     check_settings(config, model_config)

@@ -1,5 +1,5 @@
-"""The attention window of each layer, and whether it has rotary embeddings: by config.json, as
-transformers reads it. ExLlamaV2 reads some of it, for some families.
+"""The attention window of each layer, and whether it has rotary embeddings. They are read from
+config.json as transformers does; ExLlamaV2 reads some of this for some families.
 """
 
 from dataclasses import dataclass

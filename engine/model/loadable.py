@@ -1,4 +1,6 @@
-"""Whether this machine could load a model: by config.json, tensors' names and sizes: no torch."""
+"""Whether this machine could load a model, according to config.json and the names and sizes of
+tensors. No torch.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -62,8 +62,8 @@ class ModelDir:
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
-        """Raises ModelError, with one line, for a missing or incomplete directory. Also, as far as
-        JSON says, for a model that ExLlamaV2 can't read, or would read wrongly.
+        """Raises ModelError, with one line, for a missing or incomplete directory. Also raises it
+        for a model that ExLlamaV2 can't read or would read wrongly, as far as the JSON shows this.
         """
         try:
             return cls._read(Path(path))
@@ -118,7 +118,9 @@ class ModelDir:
 
     @property
     def all_templates(self) -> str:
-        """The chat template, and those that tokenizer_config.json has for other uses, as a text."""
+        """The chat template, and those that tokenizer_config.json has for other uses, as one
+        text.
+        """
         told = self.tokenizer_config.get("chat_template")
         told = told if isinstance(told, list) else []
         others = [t.get("template") for t in told if isinstance(t, dict)]
@@ -145,7 +147,7 @@ class ModelDir:
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters, by the shape, without biases; 0 if it is unknown."""
+        """The number of parameters according to the shape, without biases; 0 if it is unknown."""
         if (shape := self.shape) is None:
             return 0
         sizes = planned_sizes(shape, 16)
@@ -185,7 +187,9 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def _check_numbers(path: Path, config: dict[str, Any]) -> None:
-    """Raises ModelError for impossible numbers. The loader checks other types and gaps."""
+    """Raises ModelError for impossible numbers. The loader checks for other types and missing
+    values.
+    """
     for part in (config, *(config.get(name) for name in PARTS)):
         if not isinstance(part, dict):
             continue
@@ -230,8 +234,8 @@ def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str
     """The chat templates by name; a single one is the default. Empty if there are none.
 
     They come from the first of these that has any: chat_template.jinja with the files of
-    additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError for
-    what can't be read, and for several templates without a default.
+    additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError if a
+    template can't be read, and for several templates without a default.
     """
     found = _of_files(root)
     if not found:

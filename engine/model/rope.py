@@ -30,7 +30,7 @@ class Rope:
 
 
 def read_rope(model_config: dict[str, Any]) -> Rope:
-    """The rotary embedding in `rope_parameters`, as transformers 5 writes it, else in
+    """The rotary embedding in `rope_parameters`, as transformers 5 writes it, or else in
     `rope_scaling`. Raises ModelError for an unknown or incomplete one.
     """
     text = text_config(model_config)

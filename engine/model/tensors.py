@@ -1,4 +1,4 @@
-"""Names and sizes of a model's tensors: from the headers of its .safetensors files, or planned by
+"""Names and sizes of a model's tensors, from the headers of its .safetensors files or planned from
 its shape.
 """
 
@@ -16,7 +16,7 @@ MOST_BITS = 8.0  # of an EXL2 model; beyond, it is float16
 
 
 def planned_sizes(shape: Shape, bits: float) -> dict[str, int]:
-    """Bytes of the tensors of a model of this shape, with matrices of `bits` a number."""
+    """Bytes of the tensors of a model with this shape, with matrices of `bits` per number."""
     hidden, width = shape.hidden_size, bits / 8
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = max(shape.num_experts, 1) * shape.inner_size * shape.num_matrices
@@ -52,7 +52,7 @@ def read_sizes(root: Path) -> dict[str, int]:
 
 
 def _read(file: Path) -> dict[str, int]:
-    """Raises various errors for a file that is no .safetensors."""
+    """Raises various errors for a file that isn't in .safetensors format."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         if not 2 <= length <= LONGEST_HEADER:

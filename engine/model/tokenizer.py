@@ -22,8 +22,9 @@ ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
 
 
 class Tokenizer:
-    """A model's tokenizer.json. Any number of threads. It encodes by `encode_batch`, even a single
-    text: `encode` would hold the GIL for the whole text, and so delay the engine thread.
+    """A model's tokenizer.json. Any number of threads. It encodes with `encode_batch`, even a
+    single text, because `encode` would hold the GIL for the whole text, and so delay the engine
+    thread.
     """
 
     def __init__(self, model_dir: ModelDir) -> None:
@@ -58,8 +59,8 @@ class Tokenizer:
         add_bos: bool = True,
         parse_special: bool = False,
     ) -> tuple[int, ...]:
-        """Token ids of a plain prompt: BOS, if the model wants one and the text lacks it, then the
-        text. Special tokens in the text count only if `parse_special`. Raises PromptTooLong for
+        """Token ids of a plain prompt: BOS, if the model requires it and the text lacks it, then
+        the text. Special tokens in the text count only if `parse_special`. Raises PromptTooLong for
         more than `max_tokens`.
         """
         _check(text)
@@ -73,8 +74,8 @@ class Tokenizer:
         return self._limited(with_bos, text, max_tokens)
 
     def encode_within(self, text: str) -> list[int] | None:
-        """Token ids of plain text inside another, so without the space that some tokenizers put
-        before a text. None if the tokenizer gives no tokens with the bytes of `text`.
+        """Token ids of plain text inside another text, so without the space that some tokenizers
+        put before a text. None if the tokenizer gives no tokens with the bytes of `text`.
         """
         for before in ("", "\n"):
             num_before = len(self._ordinary(before)) if before else 0
@@ -91,8 +92,8 @@ class Tokenizer:
         return self._limited(self._encode_escaped, text, max_tokens)
 
     def guess(self, num_characters: int) -> int:
-        """Least number of tokens that texts of this length probably have together, by the
-        texts encoded last.
+        """The minimum number of tokens that texts of this length probably have together, judging by
+        the texts that were encoded last.
         """
         return self._density.guess(num_characters)
 
@@ -130,7 +131,7 @@ class Tokenizer:
         return self.decode(token_ids, skip_special=False)
 
     def decoder(self) -> TextDecoder:
-        """A decoder for a text that continues, such as a completion: without special tokens."""
+        """A decoder for a text that continues, such as a completion, without special tokens."""
         return TextDecoder(self.pieces)
 
     @cached_property
@@ -151,7 +152,7 @@ class Tokenizer:
         return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
 
     def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """Tokens that contain one of `texts`; for a text in no token, its last token."""
+        """Tokens that contain one of `texts`; for a text that no token contains, its last token."""
         token_ids: set[int] = set()
         for text in texts:
             found = self.vocabulary.containing(text.encode())
@@ -169,7 +170,7 @@ class Tokenizer:
         return "" if token_id == self._place_id else self._tokenizer.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token that the vocabulary spells so."""
+        """The id of the token with this spelling in the vocabulary."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
@@ -235,8 +236,9 @@ class Tokenizer:
         return ids
 
     def _hide(self, token_ids: Iterable[int]) -> None:
-        """Let the library take these tokens in a text for ordinary characters. A template's own
-        tokens come in by their places: ESCAPE marks each, with its effect on the text beside it.
+        """Make the library treat these tokens in a text as ordinary characters. A template's own
+        tokens are inserted at their places. ESCAPE marks each, with its effect on the text beside
+        it.
         """
         flags = ("single_word", "lstrip", "rstrip", "normalized")
         hidden = [
@@ -249,7 +251,7 @@ class Tokenizer:
         self._place_id = self._tokenizer.token_to_id(ESCAPE)
 
     def _id_of(self, model_dir: ModelDir, name: str) -> list[int]:
-        """The token that tokenizer_config.json names so, if there is one."""
+        """The token with this name in tokenizer_config.json, if there is one."""
         text = model_dir.special_token(name)
         token_id = self.token_id(text) if text else None
         return [] if token_id is None else [token_id]
@@ -266,8 +268,8 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def _blaming(what: str, param: str) -> Iterator[None]:
-    """Raises InvalidJob for a failure of the library, an Exception or a panic of Rust: a word
-    without a token, a regular expression that would backtrack forever.
+    """Raises InvalidJob if the library fails with an Exception or a panic of Rust, such as for a
+    word without a token, or a regular expression that would backtrack forever.
     """
     try:
         yield

@@ -35,7 +35,7 @@ OTHER_FILES = {
 
 
 def check_files(root: Path) -> None:
-    """Raises ModelError if no weights could be read."""
+    """Raises ModelError if there are no weights that can be read."""
     if not root.is_dir():
         raise _no_directory(root)
     if not (root / "config.json").exists() and (inside := _models_in(root)):

@@ -1,1 +1,1 @@
-"""The table of models: which engine serves which name, and how engines come and go."""
+"""The table of models: which engine serves which name, and how engines are loaded and unloaded."""

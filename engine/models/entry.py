@@ -45,7 +45,7 @@ class Instance:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it holds memory and can take jobs, even if it recovers or hangs."""
+        """Whether it holds memory and can accept jobs, even if it is recovering or hanging."""
         return self.engine.standing.is_ready
 
     @property
@@ -54,7 +54,7 @@ class Instance:
 
 
 class Entry:
-    """A name of the table, and the engine that it points to."""
+    """A name in the table, and the engine to which it points."""
 
     __slots__ = (
         *("error", "instance", "is_lost", "load", "name", "num_failures", "num_waiting"),
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        """Whether the engine takes requests, or itself refuses them with a reason."""
+        """Whether the engine accepts requests, or refuses them itself with a reason."""
         engine = self.instance.engine
         if self.load is not None and self.load.is_waited_for:
             return False
@@ -86,7 +86,7 @@ class Entry:
 
     @property
     def is_sure_to_load(self) -> bool:
-        """Whether a change is under way that loads the model without asking for a place."""
+        """Whether a change is running that loads the model without requesting a place."""
         load = self.load
         if load is None or load.is_unload:
             return False
@@ -94,7 +94,7 @@ class Entry:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the engine has stopped, and the table does not know yet."""
+        """Whether the engine has stopped, but the table does not know it yet."""
         engine = self.instance.engine
         return engine.is_started and engine.standing.is_stopped and not self.instance.is_noted
 
@@ -120,7 +120,9 @@ class Entry:
         return "loading"
 
     def status(self, aliases: tuple[str, ...], is_started: bool, now: float) -> "ModelStatus":
-        """`is_started`: the table's models are. `now`: the time by the table's clock."""
+        """`is_started`: whether the table's models are started. `now`: the time by the table's
+        clock.
+        """
         one, load = self.instance, self.load
         state = self.state if is_started else "unloaded"
         progress = one.engine.progress if load is None else load.progress
@@ -150,7 +152,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """The state of a name of the table."""
+    """The state of a name in the table."""
 
     name: str
     aliases: tuple[str, ...]
@@ -166,7 +168,7 @@ class ModelStatus:
 
 
 class Lease:
-    """A hold on an engine: until `release`, no eviction closes it."""
+    """A hold on an engine. Until `release`, no eviction closes the engine."""
 
     __slots__ = ("_release", "engine")
 

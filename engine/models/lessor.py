@@ -1,4 +1,4 @@
-"""Gives requests leases on engines, and waits for loads."""
+"""Gives leases on engines to requests, and waits for loads."""
 
 import contextlib
 import threading
@@ -49,7 +49,7 @@ class Lessor:
 
     @contextlib.contextmanager
     def _waiting(self, entry: Entry) -> Iterator[None]:
-        """Counts waiting requests: each holds a request thread. Raises Full."""
+        """Counts waiting requests, because each holds a request thread. Raises Full."""
         with self._changed:
             number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
             if number >= most:
@@ -68,7 +68,7 @@ class Lessor:
     # Under the lock
 
     def _lease(self, entry: Entry) -> Lease | None:
-        """None if the engine is not there yet."""
+        """A lease; None if the engine doesn't exist yet."""
         if self.is_open and (entry.yields_to is not None or not entry.is_there):
             return None
         instance = entry.instance

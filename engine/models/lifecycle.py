@@ -41,7 +41,7 @@ class Lifecycle:
         patience: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience`: seconds that a load waits for memory which other models use."""
+        """`patience`: how many seconds a load waits for memory that other models use."""
         self._entries = entries
         self._changed = changed
         self._instances = Instances(changed, open)
@@ -81,7 +81,7 @@ class Lifecycle:
         return self._begin(entry, work, is_waited_for=is_load, is_load=is_load)
 
     def tick(self) -> None:
-        """Called regularly: unload models past their idle timeout, reload lost ones."""
+        """Called regularly, to unload models past their idle timeout and to reload lost ones."""
         now = self.clock()
         for entry in self._entries.values():
             instance = entry.instance
@@ -101,7 +101,7 @@ class Lifecycle:
         return entry.retry_at - self.clock() if entry.error is not None else 0.0
 
     def note_loss(self, entry: Entry) -> None:
-        """The engine has stopped without a command to. Idempotent."""
+        """Called when the engine has stopped without a command. Idempotent."""
         if not entry.was_lost:
             entry.was_lost = True
             self._fail(entry, entry.instance.engine.error)
@@ -182,7 +182,9 @@ class Lifecycle:
         self._load_with_room(entry, instance, load)
 
     def _load_with_room(self, entry: Entry, instance: Instance, load: Load) -> None:
-        """Load once there is memory, which other models may use for now. Raises EngineError."""
+        """Load as soon as there is memory, which other models may still be using. Raises
+        EngineError.
+        """
         begin = self.clock()
         try:
             while True:
@@ -200,7 +202,7 @@ class Lifecycle:
             self._room.let_go_on(instance)
 
     def _start_once_more(self, entry: Entry, instance: Instance, load: Load) -> None:
-        """Load. Without room after all, evict one more model and try once more."""
+        """Load. If there is no room after all, evict one more model and try once more."""
         try:
             self._start(instance, load)
         except NoRoom:

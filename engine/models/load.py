@@ -46,8 +46,8 @@ class Load:
 
     @property
     def progress(self) -> float | None:
-        """Progress from 0 to 1. None while it is not known. A second try, with another engine,
-        stays where the first one was until it is further.
+        """Progress from 0 to 1. None while it is not known. During a second try, with another
+        engine, it doesn't change until it exceeds that of the first.
         """
         now = None if self.engine is None else self.engine.progress
         with self._lock:
@@ -87,8 +87,8 @@ class _Turn:
 
 
 class Turns:
-    """One change at a time on each GPU, in order of arrival. So no other load takes the memory that
-    a change has measured as free.
+    """Allows one change at a time on each GPU, in order of arrival, so that no other load takes the
+    memory that a change has measured as free.
     """
 
     def __init__(self) -> None:

@@ -11,20 +11,20 @@ MOST_LISTED = 10  # names in an error
 
 
 def listed(names: Collection[str]) -> str:
-    """Some of the names, for an error, which stays short."""
+    """Some of the names, for an error message that must be short."""
     few = ", ".join(islice(names, MOST_LISTED))
     more = len(names) - MOST_LISTED
     return f"{few} and {more} more" if more > 0 else few or "none"
 
 
 def check_alias(alias: str) -> None:
-    """Raises ValueError for what can't be an alias."""
+    """Raises ValueError for a text that can't be an alias."""
     if not alias or "*" in alias[:-1]:
         raise ValueError(f"{alias!r} must be a name, with at most one *, at its end")
 
 
 def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
-    """Raises ModelError for an alias of a model that is none of `names`."""
+    """Raises ModelError for an alias of a model that isn't in `names`."""
     for alias, name in aliases.items():
         if name not in names:
             raise ModelError(

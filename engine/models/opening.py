@@ -82,7 +82,7 @@ def look_at(config: ModelConfig, at: str) -> int:
 
 
 def ask_engine(at: str, engine_key_file: str | None) -> Welcome:
-    """How the shared engine at `at` stands, whatever its model. Raises EngineError, OSError,
+    """The state of the shared engine at `at`, for any model. Raises EngineError, OSError,
     EOFError.
     """
     key = KeyFile(engine_key_file)
@@ -111,8 +111,8 @@ def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
 
 
 def engines_of(config: ModelConfig) -> list[str]:
-    """Addresses of the shared engines that there are now. Raises ModelError, OSError, ValueError
-    where a source doesn't say.
+    """Addresses of the shared engines that exist now. Raises ModelError, and OSError or ValueError
+    if a source doesn't list them.
     """
     return Members(config.at, partial(_check, bool(_key_of(config, config.at)()))).read()
 

@@ -20,7 +20,7 @@ RELEASE = 30.0  # seconds from an engine's last job to its end
 
 
 class Look(Protocol):
-    """The source of memory figures: `engine.memory.residency`, or a test's own."""
+    """The source of memory figures: `engine.memory.residency`, or one that a test provides."""
 
     def needed(self, config: ModelConfig) -> Mapping[Place, int]: ...
     def free(self, places: Collection[Place]) -> Mapping[Place, int]: ...
@@ -38,7 +38,7 @@ class Room:
         max_loaded: int = 0,
         look: Look = residency,
     ) -> None:
-        """`max_loaded`: most engines at once; 0: no limit but memory."""
+        """`max_loaded`: the maximum number of engines; 0: limited only by memory."""
         self._entries = entries
         self._changed = changed
         self._max_loaded = max_loaded
@@ -50,10 +50,11 @@ class Room:
     ) -> Literal["there", "busy", "none"]:
         """Evict idle models, the least recently used first, until there is room.
 
-        "there": there is room. "busy": there will be room once other models have finished their
-        jobs, loads or unloads; with `is_pressing` these take no more requests until `let_go_on`.
-        "none": by the estimate there is no room, and no other model that could go; the loader
-        decides. Raises NoRoom, before any eviction, if even all evictions would not suffice.
+        "there": there is room. "busy": there will be room after other models have finished their
+        jobs, loads or unloads; with `is_pressing` these accept no more requests until `let_go_on`.
+        "none": according to the estimate there is no room, and no other model that could be
+        evicted; the loader decides. Raises NoRoom, before any eviction, if even all evictions would
+        not suffice.
         """
         found = self._make(instance, is_pressing)
         # On other GPUs another change may have taken the place meanwhile.
@@ -80,8 +81,8 @@ class Room:
         return "there" if self._evict(names) else "busy"
 
     def let_go_on(self, instance: Instance) -> None:
-        """The load of `instance` has ended: the models that were to make room for it take requests
-        again.
+        """Called when the load of `instance` has ended. The models that were to make room for it
+        accept requests again.
         """
         with self._changed:
             self._coming.discard(instance.served.config.name)
@@ -91,14 +92,16 @@ class Room:
             self._changed.notify_all()
 
     def make_beside(self, instance: Instance) -> bool:
-        """Evict idle models if that makes enough room, else none. Returns whether there is room."""
+        """Evict idle models, but only if that makes enough room. Returns whether there is room."""
         needed = instance.needed = self._look.needed(instance.served.config)
         idle, _, _ = self._others(instance)
         names = residency.victims(needed, self._look.free(needed.keys()), idle)
         return names is not None and self._evict(names)
 
     def check_after(self, old: Instance, new: Instance) -> None:
-        """Raises NoRoom if the estimate has no room even without `old` and all idle models."""
+        """Raises NoRoom if according to the estimate there is no room even without `old` and all
+        idle models.
+        """
         idle, _, _ = self._others(new)
         new.needed = new.needed or self._look.needed(new.served.config)
         free = self._look.free(new.needed.keys())
@@ -130,8 +133,8 @@ class Room:
             return True
 
     def _in_places(self, but: Instance) -> list[Entry]:
-        """The models that count for `max_loaded`: also those that will be loaded whatever others
-        do, as with the server or by a swap. Under the lock.
+        """The models that count towards `max_loaded`, including those that will be loaded in any
+        case, as with the server or by a swap. Under the lock.
         """
         return [
             entry
@@ -160,7 +163,9 @@ class Room:
         return idle, busy, len(loaded)
 
     def _taken(self, instance: Instance) -> Mapping[Place, int]:
-        """The estimate of a loaded model's bytes, which a load with the server doesn't make."""
+        """The estimated bytes of a loaded model. A load with the server doesn't make this
+        estimate.
+        """
         return instance.needed or self._look.needed(instance.served.config)
 
     def _hold(self, names: Sequence[str], instance: Instance) -> None:
@@ -174,7 +179,7 @@ class Room:
                     entry.yields_to = instance
 
     def _evict(self, names: Sequence[str]) -> bool:
-        """Returns whether all were still idle, and are gone."""
+        """Returns whether all were still idle, and are now unloaded."""
         for name in names:
             entry = self._entries[name]
             with self._changed:

@@ -45,10 +45,11 @@ class Models:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`aliases`: alias to model name; one may end in `*`, which matches any rest. `default`:
-        the model of requests without a name; if None, the first. `max_loaded`: most engines at
-        once; 0: no limit but memory. `load_wait`: seconds that a request waits for its model.
-        Raises ModelError for an alias of an unknown model, and for files of a model with
-        load = "start" that can't be read. Another such model fails alone, by its `status`.
+        the model of requests without a name; if None, the first. `max_loaded`: the maximum number
+        of engines; 0: limited only by memory. `load_wait`: seconds that a request waits for its
+        model. Raises ModelError for an alias of an unknown model, and for files of a model with
+        load = "start" that can't be read. If files of another model can't be read, only that model
+        fails, as its `status` shows.
         """
         self._changed = threading.Condition()  # guards entries, aliases, the attributes below
         self._open = open
@@ -82,7 +83,7 @@ class Models:
 
     @property
     def is_over(self) -> bool:
-        """Whether no engine will take a job any more."""
+        """Whether no engine will ever accept a job again."""
         return self._life.is_over or all(entry.is_lost for entry in list(self._entries.values()))
 
     @property
@@ -92,8 +93,8 @@ class Models:
         return all(e.state == "ready" for e in entries if e.instance.served.load == "start")
 
     def get(self, name: str | None = None) -> Engine:
-        """The engine of a name or an alias, or the default one, to read its state. To submit, take
-        a `lease`. The engine may not be loaded. Raises ModelNotFound.
+        """The engine of a name or an alias, or the default one, for reading its state. To submit
+        jobs, take a `lease`. The engine may not be loaded. Raises ModelNotFound.
         """
         return self._names.find(name).instance.engine
 
@@ -219,8 +220,8 @@ class Models:
         return True
 
     def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
-        """The next engine that has stopped for good; None if none does in `timeout` seconds. With
-        an `error`, it was not told to stop: only another process can serve its model.
+        """The next engine that has stopped for good; None if none does in `timeout` seconds. If it
+        has an `error`, it stopped without a command, and only another process can serve its model.
         """
         try:
             return self._stopped.get(timeout=timeout)
@@ -235,8 +236,8 @@ class Models:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all engines at the same time, as `Engine.close` does. Returns whether all were done
-        in time. In a fork of the process that called `start` it returns False at once: the fork has
-        copies of jobs and locks, and no thread that could end them.
+        in time. In a fork of the process that called `start` it returns False at once, because the
+        fork has copies of jobs and locks, but no thread that could end them.
         """
         if self._process not in (None, os.getpid()):
             return False
@@ -273,7 +274,7 @@ class Models:
         self._stopped.put(engine)
 
     def _end_life(self) -> None:
-        """No more loads; waiting requests are woken."""
+        """Stops loads, and wakes waiting requests."""
         with self._changed:
             self._life.is_over = True
             self._lessor.is_open = False

@@ -1,4 +1,4 @@
-"""Stands for a model whose files can't be read, until a load can read them."""
+"""Represents a model whose files can't be read, until a load can read them."""
 
 import logging
 from collections.abc import Callable

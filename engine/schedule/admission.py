@@ -32,7 +32,9 @@ State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Stands(Protocol):
-    """How an engine stands. `max_jobs`: most that it holds, by its configuration."""
+    """The state of an engine. `max_jobs`: the maximum number of jobs according to its
+    configuration.
+    """
 
     @property
     def state(self) -> State: ...
@@ -74,7 +76,7 @@ def max_new_tokens(
 
 
 def most_tokens(info: ModelInfo) -> int:
-    """Most tokens of a job's prompt and completion together."""
+    """The maximum number of tokens of a job's prompt and completion together."""
     return min(info.max_seq_len, info.num_pages * info.page_size) - info.num_draft_tokens
 
 
@@ -167,8 +169,8 @@ def refusal(
     num_jobs: int = 0,
     prompt_tokens: int = 0,
 ) -> EngineError | None:
-    """A fresh error if an engine that stands so, with this backlog, takes no `num_jobs` more jobs
-    with `prompt_tokens` tokens now; else None.
+    """A new error if an engine in this state, with this backlog, can't accept `num_jobs` more jobs
+    with `prompt_tokens` tokens now; otherwise None.
     """
     state, max_jobs = stands.state, stands.max_jobs(config)
     if state not in ("ready", "recovering"):
@@ -185,7 +187,7 @@ def refusal(
 
 
 def end(phase: Phase, state: State, error: EngineError | None, name: str) -> EngineError:
-    """A fresh error for a job that an engine gives up. A job that never began can run elsewhere."""
+    """A new error for a job that an engine gives up. A job that never began can run elsewhere."""
     if error is None:
         return Closed(
             f"model {name} has ended amid this answer: it was unloaded or replaced, or the server"

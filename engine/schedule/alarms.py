@@ -1,4 +1,6 @@
-"""Timers, all on one thread: one thread each would cost as much as all else of a small request."""
+"""Timers, all on one thread, because a thread for each would cost as much as the rest of a small
+request.
+"""
 
 import heapq
 import logging
@@ -25,7 +27,7 @@ class Alarm:
         return self._call is None
 
     def cancel(self) -> None:
-        """After the return the call has been made, or never will be."""
+        """After this returns, the call has been made or will never be made."""
         with self._lock:
             self._call = None
 
@@ -52,7 +54,9 @@ class Alarms:
         self._thread: threading.Thread | None = None  # None unless it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Any thread, even in garbage collection. `call` must be short: it delays other alarms."""
+        """Any thread, even during garbage collection. `call` must be short, because it delays other
+        alarms.
+        """
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
             self._number += 1
@@ -65,8 +69,8 @@ class Alarms:
         return alarm
 
     def rest(self) -> None:
-        """Wait for the thread's end if no alarm is left; the thread would notice a little later.
-        Not to be called by an alarm.
+        """Wait for the thread's end if no alarm is left; otherwise the thread would end a little
+        later. An alarm must not call this.
         """
         with self._changed:
             thread = self._thread
@@ -76,7 +80,9 @@ class Alarms:
             thread.join(PURGE)
 
     def _start(self) -> None:
-        """Without the lock: the start of a thread may collect garbage, which may set an alarm."""
+        """Runs without the lock, because starting a thread may collect garbage, which may set an
+        alarm.
+        """
         try:
             threading.Thread(target=self._run, name="alarms", daemon=True).start()
         except BaseException:  # no thread is available: the next alarm tries again

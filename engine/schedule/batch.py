@@ -13,7 +13,7 @@ GROW_AFTER = 100  # iterations with a token until the limit grows by one job
 
 @dataclass(slots=True)
 class Loop:
-    """A job whose text repeats itself. `last`: its end, if the same iteration brought it."""
+    """A job whose text repeats itself. `last`: its end, if it came in the same iteration."""
 
     job: Job
     new_tokens: int  # up to the end of the loop's last chunk
@@ -42,10 +42,9 @@ class Loop:
 
 
 class Batch:
-    """Knows which jobs may run again, and how many may run at once.
-
-    A job without text at its client can start over unnoticed. It does so once: it may be the job
-    that makes the batch fail.
+    """Knows which jobs may run again, and how many may run at once. A job whose client has no text
+    yet can start over unnoticed. It does so only once, because it may be the job that makes the
+    batch fail.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -78,14 +77,14 @@ class Batch:
             self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
 
     def end(self, identifier: str) -> None:
-        """Forget a job, also a waiting one that was put back."""
+        """Forget a job, even a waiting one that was put back."""
         self._jobs.pop(identifier, None)
         self._emitted.discard(identifier)
         self._detectors.pop(identifier, None)
         self._put_back.discard(identifier)
 
     def note(self, events: Iterable[JobEvent]) -> bool:
-        """Take the events of an iteration. Returns whether a token was among them."""
+        """Process the events of an iteration. Returns whether a token was among them."""
         is_good = False
         for event in events:
             match event:

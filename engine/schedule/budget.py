@@ -1,4 +1,4 @@
-"""How many tokens of new prompts an iteration computes, beside its decode step. Pure."""
+"""Decides how many tokens of new prompts an iteration computes besides its decode step. Pure."""
 
 import math
 
@@ -7,11 +7,11 @@ LEAST_SHARE = 32  # tokens; a smaller part of a prompt, beside others, is not wo
 
 
 class Budget:
-    """Tokens of prompts for one iteration after the other, in the order of the prompts' starts.
-
-    While no prompt waits, `usual` tokens. With each iteration in which one waits, twice as many, up
-    to `most`, and back. Never more than keep an iteration within `gap`, by the iterations measured
-    so far, but at least a quarter of `usual`: prompts must continue.
+    """The number of prompt tokens for each iteration, in the order of the prompts' starts. While no
+    prompt waits, it is `usual`. With each iteration in which a prompt waits, it doubles, up to
+    `most`; afterwards it returns. It never exceeds what keeps an iteration within `gap`, judging by
+    the iterations measured so far, but is at least a quarter of `usual`, because prompts must
+    continue.
     """
 
     def __init__(self, usual: int, most: int, gap: float = math.inf) -> None:
@@ -37,8 +37,8 @@ class Budget:
         return max(min(wanted, self._within_gap()), self.least)
 
     def has_room(self, num_left: int, most: int) -> bool:
-        """Whether another prompt has a part in the next iteration. `num_left`: tokens that the
-        started ones have left for it, of `most`.
+        """Whether another prompt gets a part of the next iteration. `num_left`: how many of `most`
+        tokens the started prompts leave for it.
         """
         has_room = num_left + LEAST_SHARE <= most or not num_left
         self._is_short |= not has_room
@@ -49,8 +49,9 @@ class Budget:
         self._left, self._spent = tokens, 0
 
     def share(self, num_left: int) -> int:
-        """Tokens for the next prompt in this iteration, which has `num_left` left. A part of it is
-        a power of two, as rows of a common pass are: else it would need its own pass.
+        """Tokens for the next prompt in this iteration, which has `num_left` left. If it doesn't
+        fit as a whole, its part is a power of two, like the rows of a common pass. Otherwise it
+        would need its own pass.
         """
         share = min(num_left, max(self._left, 0))
         if share == num_left or (share < LEAST_SHARE and not self._spent):

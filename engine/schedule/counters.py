@@ -1,4 +1,4 @@
-"""Counts the work of an engine thread, at the cost of some integers an iteration."""
+"""Counts the work of an engine thread, at the cost of a few integer operations per iteration."""
 
 import time
 from bisect import bisect_left
@@ -93,7 +93,7 @@ class Counters:
         self._has_changed = True
 
     def fail(self, times: int = 1, is_too_slow: bool = False) -> None:
-        """`is_too_slow`: for their constraint's time."""
+        """`is_too_slow`: whether they failed because of their constraint's time."""
         self.totals.failed += times
         self.totals.too_slow += times * is_too_slow
         self._has_changed = True
@@ -118,12 +118,14 @@ class Counters:
         self._has_changed = True
 
     def wait(self) -> float | None:
-        """The batch is empty. Returns the seconds until the next event is due; None if none is."""
+        """Called when the batch is empty. Returns the seconds until the next event is due; None if
+        no event is due.
+        """
         self._last = None
         return max(self._due - time.monotonic(), 0.0) if self._has_changed else None
 
     def tell(self, backend: _Measured, num_active: int, num_pending: int) -> Stats | None:
-        """The next event; None if it is too early, or nothing has changed."""
+        """The next event; None if it is too early or nothing has changed."""
         now = time.monotonic()
         if now < self._due or not self._has_changed:
             return None

@@ -1,4 +1,6 @@
-"""The queue of waiting jobs, the best first. Pure: the work of started jobs is the clock."""
+"""The queue of waiting jobs, the best first. Pure, because the work of started jobs is the
+clock.
+"""
 
 import heapq
 import math
@@ -22,7 +24,7 @@ class _Entry:
 
     @property
     def work(self) -> int:
-        """What the job will probably cost at most, in tokens. A pair for guidance counts them
+        """The probable maximum cost of the job, in tokens. For a pair with guidance, tokens count
         twice.
         """
         job = self.job
@@ -80,11 +82,9 @@ class Pending:
     - Size: within a client, the least expected work first, prompt and new tokens. A job's fair wait
       is the client's waiting work at its arrival, itself included. It is due once `factor` - 1
       times its fair wait has started; due jobs go first, the longest due before others. So no job
-      waits longer than `factor` times its fair wait and one job: the jobs due before it are no more
-      than its fair wait.
-
-    A job without room lets others overtake it until they were `factor` times its work; then all
-    wait.
+      waits longer than `factor` times its fair wait plus one job, because the work of the jobs due
+      before it is at most its fair wait. A job without room lets others overtake it until they have
+      done `factor` times its work; then all wait.
     """
 
     def __init__(self, factor: float = 4.0) -> None:
@@ -99,7 +99,9 @@ class Pending:
         return len(self._entries)
 
     def push(self, job: Job, is_due: bool = False) -> None:
-        """`is_due`: before other jobs of its client and priority, whatever their work."""
+        """`is_due`: put it before other jobs of its client and priority, regardless of their
+        work.
+        """
         level = self._levels.get(job.priority)
         if level is None:
             level = self._levels[job.priority] = _Level(next(self._serials))
@@ -114,7 +116,7 @@ class Pending:
         self._candidates = None
 
     def candidates(self) -> list[Job]:
-        """The best jobs, in order. The first with room is to be started."""
+        """The best jobs, in order. The first one with room is to be started."""
         if self._candidates is None:
             self._candidates = []
             for entry in islice(self._ordered(), LOOK_AHEAD):
@@ -158,7 +160,9 @@ class Pending:
         return entry.job
 
     def identifiers(self) -> tuple[str, ...]:
-        """In the order of starts, if each job had room and no other came."""
+        """The identifiers in the order in which jobs would start if each had room and no other
+        came.
+        """
         return tuple(entry.job.identifier for entry in self._ordered())
 
     def _ordered(self) -> Iterator[_Entry]:

@@ -1,6 +1,5 @@
-"""Questions to an engine thread about its jobs, and the newest answers.
-
-Request threads, under the engine's lock.
+"""Queries to an engine thread about its jobs, and the latest answers. Request threads, under the
+engine's lock.
 """
 
 import itertools
@@ -68,7 +67,9 @@ class QueuePlaces:
         self._pending.is_over = self._jobs.is_over = True
 
     def ask(self, timeout: float) -> dict[str, int]:
-        """Identifier to place, 1 is next. Empty without an answer within `timeout` seconds."""
+        """Maps identifiers to places, where 1 is next. Empty if there is no answer within `timeout`
+        seconds.
+        """
         if not self._pending.ask(timeout):
             return {}
         return {one: i for i, one in enumerate(self._pending.newest.identifiers, 1)}
@@ -85,5 +86,5 @@ class QueuePlaces:
             self._pending.ask(timeout)
 
     def ask_jobs(self, timeout: float) -> tuple[JobState, ...]:
-        """The jobs of all servers. Empty without an answer within `timeout` seconds."""
+        """The jobs of all servers. Empty if there is no answer within `timeout` seconds."""
         return self._jobs.newest.jobs if self._jobs.ask(timeout) else ()

@@ -1,4 +1,4 @@
-"""The rate at which jobs end. Pure: the caller brings the clock."""
+"""The rate at which jobs end. Pure, because the caller provides the times."""
 
 import math
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class CompletionRate:
         self._seen = _Seen()
 
     def resume(self, now: float) -> None:
-        """Jobs come after idle time, which does not count."""
+        """Called when jobs come after idle time, which does not count."""
         self._seen = self._seen._replace(now=now)
 
     def note(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Detects a text that repeats itself. Pure: token ids come in one by one."""
+"""Detects a text that repeats itself, from token ids one by one. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,9 +9,8 @@ MIN_TOKENS = 32  # of all repeats together: any table has short repeats
 
 
 class LoopDetector:
-    """Detects that the last tokens are one sequence of at most 64 tokens, at least four times.
-
-    A token takes one step for each time that it occurs among the last 64.
+    """Detects that the last tokens repeat one sequence of at most 64 tokens at least four times. A
+    token takes one step for each time that it occurs among the last 64.
     """
 
     def __init__(self, min_tokens: int = 0) -> None:

@@ -30,8 +30,8 @@ class _Times:
 
 
 class Stopwatch:
-    """The times of an engine's jobs. A job that was put back waits again, and its queue time goes
-    on.
+    """The times of an engine's jobs. A job that was put back waits again, and its queue time
+    continues.
     """
 
     def __init__(self, counters: Counters) -> None:

@@ -1,4 +1,4 @@
-"""What the answers of each client usually take. Any thread."""
+"""The usual length of each client's answers. Any thread."""
 
 import threading
 from collections import OrderedDict

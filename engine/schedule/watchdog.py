@@ -7,9 +7,9 @@ CHECKS = 10  # checks in `hang_timeout`
 
 
 def interval_of(hang_timeout: float) -> float:
-    """Seconds between checks. A hang is counted in checks, not measured by a clock: CLOCK_MONOTONIC
-    goes on while this process is stopped or frozen, alone or with its container or machine. Such a
-    pause is one check, however long, and isn't a hang.
+    """Seconds between checks. A hang is counted in checks, not measured by a clock, because
+    CLOCK_MONOTONIC continues while this process is stopped or frozen, alone or with its container
+    or machine. Such a pause counts as one check, regardless of its length, and isn't a hang.
     """
     return min(hang_timeout / CHECKS, 1.0)
 
@@ -19,7 +19,7 @@ def stuck(seconds: float) -> str:
 
 
 class Watchdog:
-    """Reads since when the engine thread is busy, and nothing else of it. Times in seconds."""
+    """Reads only when the engine thread's current step began. Times are in seconds."""
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class Watchdog:
         tell_lost: Callable[[float], None],
     ) -> None:
         """`busy_since`: when the current step began, which identifies it; None while the thread
-        waits, or may take any time. Each hang is reported once, and `tell_lost` is called once.
+        waits, or is allowed to take any time. Each hang is reported once, and `tell_lost` is called
+        once.
         """
         self._busy_since = busy_since
         self._hang_timeout = hang_timeout

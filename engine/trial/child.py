@@ -1,4 +1,4 @@
-"""The process that reads unknown model directories: a fork for each, within limits."""
+"""The process that reads unknown model directories, in a fork for each, within limits."""
 
 import contextlib
 import ctypes
@@ -36,7 +36,7 @@ Reader = Callable[[ModelDir, Tokenizer], None]
 
 
 def main() -> None:
-    """`python -c … ORDER`. Prints a line of JSON for what happens."""
+    """Runs as `python -c … ORDER`, and prints a line of JSON for each event."""
     paths, names = json.loads(sys.argv[1])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a host may ignore it
     _end_with_parent()
@@ -104,7 +104,7 @@ def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
 
 
 def _texts(source: str) -> Iterator[str]:
-    """Texts at which a hostile expression of tokenizer.json may take forever."""
+    """Texts for which a hostile expression in tokenizer.json may take forever."""
     yield "".join(map(chr, range(32, 127))) + " é漢字😀\r\n\n"
     patterns = "".join(re.findall(r'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"', source))
     characters = dict.fromkeys("a0 \n.é漢" + patterns)

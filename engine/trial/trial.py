@@ -29,11 +29,10 @@ Signature = tuple[Any, ...]
 
 
 class Passed:
-    """The directories that have passed. A fork of this process knows them, too.
-
-    It uses names, sizes and times of all files, not their contents: to hash these, this
-    process would have to read them. The owner of a file can set its time of modification, but not
-    its `st_ctime`. It is not kept for the next start, which may be of another version.
+    """The directories that have passed. A fork of this process knows them too. They are identified
+    by names, sizes and times of all files, not by contents, because to hash these, this process
+    would have to read them. The owner of a file can set its time of modification, but not its
+    `st_ctime`. They are not kept for the next start, whose version may differ.
     """
 
     def __init__(self) -> None:
@@ -59,9 +58,9 @@ def check_tried(paths: Iterable[str], readers: Sequence[str] = ()) -> None:
 
 
 def try_directories(paths: Iterable[str], readers: Sequence[str] = ()) -> dict[str, ModelError]:
-    """Has directories read that have not passed, or have changed since. Returns the errors of those
-    that fail. `readers`: what else reads them, "module:function", called with their ModelDir and
-    their Tokenizer.
+    """Has those directories read that have not passed, or have changed since. Returns the errors of
+    those that fail. `readers`: further functions that read them, as "module:function", which are
+    called with their ModelDir and their Tokenizer.
     """
     asked = {path: _signature(path) for path in paths}
     unknown = [path for path in asked if not PASSED.knows(path, readers, asked[path])]
@@ -80,7 +79,7 @@ def try_directories(paths: Iterable[str], readers: Sequence[str] = ()) -> dict[s
 
 
 def _signature(path: str) -> Signature:
-    """A value that differs once a file that a model is read from has changed."""
+    """A value that changes when a file from which a model is read has changed."""
     root = Path(path).absolute()
     found: list[tuple[Any, ...]] = []
     for folder in (root, root / TEMPLATES):
@@ -142,7 +141,7 @@ def _run(paths: Sequence[str], readers: Sequence[str]) -> dict[str, ModelError]:
 
 
 def _end(status: int) -> str:
-    """Why a process ended that was reading."""
+    """Why a process that was reading ended."""
     memory = f"{child.MAX_MEMORY >> 30} GiB of memory"
     match -status:
         case signal.SIGXCPU | signal.SIGKILL:
@@ -155,7 +154,7 @@ def _end(status: int) -> str:
 
 
 def _python() -> str:
-    """The interpreter; `sys.executable` is the server's program where that embeds Python."""
+    """The interpreter. `sys.executable` is the server's program if that embeds Python."""
     if os.path.basename(sys.executable or "").startswith("python"):
         return sys.executable
     return os.path.join(sys.prefix, "bin", "python3")

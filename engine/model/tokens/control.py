@@ -1,4 +1,4 @@
-"""Tokens that steer a model, such as the ends of turns: a user's text must not spell them."""
+"""Tokens that control a model, such as the ends of turns. A user's text must not become one."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,10 @@ Tree = dict[str, "Tree"]  # words by their characters; "" ends a word
 
 
 def control_ids(added: Mapping[int, tokenizers.AddedToken], model_dir: ModelDir) -> frozenset[int]:
-    """Those of `added` that are control tokens: they are special, they begin or end a prompt by
-    tokenizer_config.json, they look like control tokens, or the chat template spells them.
-
-    Many models have tags of turns and calls that aren't special. Words and white space that a
-    template also has aren't control tokens: their meaning is that of any text.
+    """Those of `added` that are control tokens: they are special, begin or end a prompt according
+    to tokenizer_config.json, look like control tokens, or occur in the chat template. Many models
+    have tags of turns and calls that aren't special. Words and white space in a template aren't
+    control tokens, because they are ordinary text.
     """
     named = {model_dir.special_token("bos_token"), model_dir.special_token("eos_token")}
     template = model_dir.all_templates
@@ -32,8 +31,8 @@ def control_ids(added: Mapping[int, tokenizers.AddedToken], model_dir: ModelDir)
 
 
 def pattern_of(words: Iterable[str]) -> str:
-    """A pattern for the longest of `words` at a place. It follows their common beginnings: a plain
-    list of a thousand words would be tried word by word.
+    """A pattern for the longest of `words` at a place. It follows their common beginnings, because
+    a plain list of a thousand words would be tried word by word.
     """
     tree: Tree = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""Tokens to text, token by token or all at once. One thread each."""
+"""Converts tokens to text, token by token or all at once. One thread each."""
 
 from codecs import utf_8_decode
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ KNOWN = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}  
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a tokenizer's decoder drops where a text begins, and nowhere else."""
+    """What a tokenizer's decoder drops at the beginning of a text, but nowhere else."""
 
     has_metaspace: bool = False  # the spaces of the first token
     stripped: str = ""  # this character, as often as `most` at most
@@ -18,7 +18,7 @@ class Beginning:
 
 
 def read_beginning(decoders: Sequence[Mapping[str, Any]]) -> Beginning | None:
-    """None for decoders whose text is more than the tokens' bytes in a row, such as WordPiece."""
+    """None for decoders whose text isn't simply the tokens' bytes joined, such as WordPiece."""
     if not decoders or not all(map(_is_known, decoders)):
         return None
     of = {decoder["type"]: decoder for decoder in decoders}
@@ -39,14 +39,14 @@ def _is_known(decoder: Mapping[str, Any]) -> bool:
 
 
 class TextDecoder:
-    """The text of tokens by their bytes, each character as soon as its last byte has come.
-
-    No valid character is ever lost or changed, however tokens cut it, and the parts of a text make
-    the whole text. Where bytes are no UTF-8, each longest part of a character becomes one U+FFFD,
-    and the valid characters around it stay. The library `tokenizers` gives this text, except for
-    these bytes: with byte fallback it makes each byte of a run U+FFFD, its valid characters
-    included, if one byte of the run is invalid. And it takes an added token whose characters are
-    all GPT-2's names of bytes, such as "é", for those bytes: here it is what it spells.
+    """Makes the text of tokens from their bytes, with each character as soon as its last byte has
+    come. No valid character is ever lost or changed, even if tokens cut it, and the parts of a text
+    form the whole text. If bytes aren't UTF-8, each longest part of a character becomes one U+FFFD,
+    and the valid characters around it stay. The library `tokenizers` gives the same text with two
+    exceptions. With byte fallback, it turns each byte of a run into U+FFFD, including valid
+    characters, if one byte of the run is invalid. If the characters of an added token are all
+    GPT-2's names of bytes, such as "é", it takes them for those bytes; here the token is the text
+    that it spells.
     """
 
     __slots__ = ("_beginning", "_named", "_num_stripped", "_pending", "_pieces")
@@ -85,7 +85,7 @@ class TextDecoder:
         return text
 
     def finish(self) -> str:
-        """The rest of the text: no token follows."""
+        """The rest of the text, when no token follows."""
         text, _ = utf_8_decode(self._pending, "replace", True)
         self._pending = b""
         return text

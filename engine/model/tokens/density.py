@@ -1,4 +1,4 @@
-"""How many tokens a text has at least, guessed without encoding it. Any thread."""
+"""Guesses the minimum number of tokens of a text without encoding it. Any thread."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ LEAST, MOST = 1 / 16, 1 / 4
 
 
 class Density:
-    """The least tokens a character of the last long texts."""
+    """The minimum number of tokens per character in the latest long texts."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=MEMORY)
@@ -20,7 +20,9 @@ class Density:
             self._last.append(num_tokens / num_characters)
 
     def guess(self, num_characters: int) -> int:
-        """Tokens of texts of that length. A lower bound for texts like the last ones."""
+        """The number of tokens in texts of that length. A lower bound for texts like the latest
+        ones.
+        """
         if len(self._last) < MEMORY:
             return int(num_characters * LEAST)
         return int(num_characters * max(min(*tuple(self._last), MOST), LEAST))

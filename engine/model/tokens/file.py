@@ -37,8 +37,8 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
 
 
 def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> None:
-    """Raises ModelError for tokens that the model's weights don't know. An added token that they
-    don't know is not an error, since some files have one for padding.
+    """Raises ModelError for tokens that the model's weights don't know. An added token that the
+    weights don't know is not an error, since some files have one for padding.
 
     `num_tokens`: one more than the highest id of a token.
     """

@@ -1,4 +1,6 @@
-"""Bounds what a tokenizer may make of a text: a file of 1 KB can make gigabytes of one letter."""
+"""Limits how much a tokenizer may lengthen a text, because a file of 1 KB can turn a letter into
+gigabytes.
+"""
 
 import base64
 import binascii
@@ -41,7 +43,7 @@ def check_growth(tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def _parts(component: Any) -> Iterator[dict[str, Any]]:
-    """The settings of a component, a sequence taken apart."""
+    """The settings of a component, or of the components of a sequence."""
     waiting = [] if component is None else [json.loads(component.__getstate__())]
     while waiting:
         part = waiting.pop()
@@ -53,7 +55,7 @@ def _parts(component: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(part: dict[str, Any]) -> float:
-    """The most by which a step can lengthen a text of one character or more."""
+    """The maximum factor by which a step can lengthen a text of one character or more."""
     match part["type"]:
         case "Prepend":
             return 1 + len(part["prepend"])

@@ -1,4 +1,4 @@
-"""The bytes that each token of a vocabulary adds to a text: a character may take several tokens."""
+"""The bytes that each token of a vocabulary adds to a text. A character may take several tokens."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
 
 
 def read_decoders(tokenizer: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    """The settings of the tokenizer's decoder, a sequence taken apart."""
+    """The settings of the tokenizer's decoder, or of the decoders of a sequence."""
     decoder = tokenizer.decoder
     return [] if decoder is None else _flat(json.loads(decoder.__getstate__()))
 
@@ -56,8 +56,8 @@ def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _byte_level(token: str) -> bytes:
-    """As the tokenizers library decodes: each character as its byte; if one stands for no byte, the
-    whole token as plain text.
+    """Decodes like the tokenizers library: each character as its byte; if one represents no byte,
+    the whole token as plain text.
     """
     try:
         return bytes(map(_BYTE_OF.__getitem__, token))

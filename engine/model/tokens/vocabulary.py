@@ -32,8 +32,8 @@ class Vocabulary:
         return tuple(i for _, i in self._sorted[start:end])
 
     def _containing(self, data: bytes) -> tuple[int, ...]:
-        """Tokens that contain all of `data`. One search of the joined bytes; a look into each piece
-        takes far longer.
+        """Tokens that contain all of `data`. Searches the joined bytes once, because looking into
+        each piece takes far longer.
         """
         found, at = [], self._joined.find(data)
         while 0 <= at < len(self._joined):
