@@ -1,5 +1,5 @@
-"""Builds packages as setuptools does, and leaves no build/: a file deleted later would get into
-the next wheel from there. pyproject.toml names this module.
+"""Builds packages as setuptools does, but leaves no build/, from which a file that is deleted later
+would get into the next wheel. pyproject.toml names this module.
 """
 
 import shutil

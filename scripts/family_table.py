@@ -1,4 +1,4 @@
-"""Write the table of docs/models.md: the families whose tokenizers and chat templates are tried.
+"""Write the table in docs/models.md of the families whose tokenizers and chat templates are tried.
 
 Usage: .venv/bin/python scripts/family_table.py, after scripts/test-tokenizers has fetched the files
 """

@@ -1,10 +1,11 @@
-"""Write a Llama with random weights, in Hugging Face layout, to try, to test, to measure a server.
+"""Write a Llama with random weights, in Hugging Face layout, with which to try, test or measure a
+server.
 
 Its text is noise, but everything about it is real: a byte-level BPE tokenizer learned from the
 Python sources of this machine, special tokens, a chat template. exllamav2 loads it on a GPU too:
 keep the head dimension at 64 or 128 (hidden size / heads), the hidden size a multiple of 128, the
-vocabulary of 32. With --exl2 the matrices are quantized as exllamav2 converts them, 4 bits a weight
-and 6 in the head, but written at once: their speed is that of a converted model.
+vocabulary of 32. With --exl2 the matrices have the format that exllamav2 converts to, with 4 bits
+per weight and 6 in the head, but are written directly; their speed is that of a converted model.
 
 With --tokenizer the tokenizer and the chat template are those of another model's directory.
 """
@@ -56,7 +57,9 @@ SCALE = 10  # of every group, from 0 to 15; exllamav2 multiplies by (it + 1) squ
 
 
 def make_model(directory: Path, args: argparse.Namespace) -> None:
-    """Written beside `directory` first: an interrupted run leaves no half-written model."""
+    """Writes the model beside `directory` first, so that an interrupted run leaves no half-written
+    model.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -74,7 +77,7 @@ def make_model(directory: Path, args: argparse.Namespace) -> None:
 
 
 def write_tokenizer(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Writes a tokenizer.json of the model's own. Returns the other files that the model needs."""
+    """Writes the model's own tokenizer.json. Returns the other files that the model needs."""
     tokenizer = make_tokenizer(args.vocab_size)
     tokenizer.save(str(directory / "tokenizer.json"))
     ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
@@ -110,8 +113,8 @@ def copied(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_tokenizer(vocab_size: int) -> Tokenizer:
-    """Byte-level BPE. Every id has text: words that no text is encoded to fill the vocabulary
-    beyond the tokens that the sources yield.
+    """Byte-level BPE. Every id has text. If the sources yield too few tokens, words to which no
+    text is encoded fill the vocabulary.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -193,9 +196,9 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 def quantized(
     outputs: int, inputs: int, scale: float, bits: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """A matrix in EXL2's format, with random codes. Each code means its own value less 2 **
-    (bits - 1). Its weights have the standard deviation of the float16 ones. The mean of the layers'
-    weights is 0: else a constant direction would grow in each layer.
+    """A matrix in EXL2's format, with random codes. Each code means its own value less 2 ** (bits -
+    1). Its weights have the standard deviation of the float16 ones. The mean of the layers' weights
+    is 0, because otherwise a constant direction would grow in each layer.
     """
     num_groups = inputs // GROUP_SIZE
     values = torch.arange(2**bits, dtype=torch.float64) - 2 ** (bits - 1)

@@ -1,4 +1,4 @@
-"""Write the table of docs/models.md: what fits on which GPU, as `switchyard estimate` says it.
+"""Write the table in docs/models.md of what fits on which GPU, according to `switchyard estimate`.
 
 Usage: .venv/bin/python scripts/model_table.py
 """

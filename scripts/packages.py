@@ -1,9 +1,9 @@
-"""Which packages does a server need on this machine, in place of requirements.txt?
+"""Chooses the packages that a server needs on this machine, in place of requirements.txt.
 
 packages.py choose STAMP        prints their list; STAMP has the one that was installed last
 packages.py install FILE NAME   installs those of FILE, for NAME, into this Python's environment
 
-Needs no package itself. Where nothing fits, a line says why, and the exit status is 3.
+Needs no packages itself. If no list fits, a line says why, and the exit status is 3.
 """
 
 import functools
@@ -123,7 +123,7 @@ def install(listed: str, name: str) -> None:
 
 @functools.cache
 def has_index() -> bool:
-    """Whether pip is configured for an index, or a directory of wheels: then these are used."""
+    """Whether pip is configured for an index or a directory of wheels, which are then used."""
     told = pip("config", "list", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     return bool(re.search(r"(index-url|find-links|no-index)=", told))
 
@@ -144,7 +144,7 @@ def pip(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    """Run Python. At Ctrl-C it cleans up first, then this process ends."""
+    """Run Python. At Ctrl-C, that process cleans up first, then this one ends."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     done = subprocess.run([sys.executable, *arguments], text=True, **options)

@@ -273,7 +273,7 @@ def topic_of(row: Row, paths: list[str]) -> str:
 
 
 def where(paths: list[str]) -> str:
-    """The endpoints in WORDS where they fit, then as single paths."""
+    """The endpoints, by words in WORDS if they fit, then as single paths."""
     for word, members in WORDS.items():
         lacking = [path for path in members if path not in paths]
         if len(lacking) <= (4 if word == "all" else 0):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures: the page, and the board's panels, of a server under traffic.
+"""Draws docs/pictures: the page, and the board's panels for a server under load.
 
     scripts/test-page -k enter   # installs chromium and Playwright
     .venv/page/bin/python scripts/pictures.py [--prometheus PROGRAM] [--seconds 60]
 
-Without a Prometheus the board stays as it is. A real one scrapes the server and evaluates the
-queries of deploy/grafana/switchyard.json.
+Without Prometheus the picture of the board isn't changed. With it, a real Prometheus scrapes the
+server and evaluates the queries of deploy/grafana/switchyard.json.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def traffic(server):
 
 
 def draw_board(url, seconds):
-    """Every panel of lines, by its own queries; those without a value say so."""
+    """Draws every panel of lines from its own queries; those without a value say so."""
     panels = [p for p in json.loads(BOARD.read_text())["panels"] if p["type"] == "timeseries"]
     rows = -(-len(panels) // 4)
     figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.1 * rows), layout="constrained")
@@ -149,7 +149,7 @@ def ask(page, question):
 
 
 def chat(page):
-    """An answer of the model, and one with code and a table, which is written by hand."""
+    """An answer of the model, and a hand-written one with code and a table."""
     ask(page, QUESTIONS[1])
     ask(page, "How do I ask it from Python?")
     page.get_by_role("button", name="Edit").last.click()

@@ -1,6 +1,6 @@
-"""Could a server start here? As far as a Python without any package can tell, before they are
-installed: is there a model, whole and of a kind that this machine can serve, and is the port free?
-A line says what is wrong, and the exit status is 3.
+"""Checks whether a server could start here, as far as Python can without any packages, before they
+are installed: is there a model, is it complete and of a kind that this machine can serve, and is
+the port free? If not, a line says what is wrong, and the exit status is 3.
 """
 
 import os
@@ -28,7 +28,9 @@ def setting(name: str) -> str:
 
 
 def without_packages(*names: str) -> None:
-    """Makes these modules importable without any package: not their siblings, which need some."""
+    """Makes these modules importable without any packages, but not their siblings, which need
+    some.
+    """
     for name in names:
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT.joinpath(*name.split(".")))]

@@ -1,4 +1,4 @@
-"""Write the tables of docs/configuration.md: each setting by its group, from the code.
+"""Write the tables of settings in docs/configuration.md, by group, from the code.
 
 Usage: .venv/bin/python scripts/setting_table.py
 """

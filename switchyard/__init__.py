@@ -1,7 +1,7 @@
 """The production server for ExLlamaV2 models, and a Flask extension.
 
 Its code is beside this folder, in `app/` and `engine/`. The import names are `switchyard.app` and
-`switchyard.engine`, which can't collide with a host application's.
+`switchyard.engine`, which can't collide with those of a host application.
 """
 
 import importlib
@@ -154,7 +154,7 @@ if pathlib.Path(__file__).with_name("app").is_file():  # git on Windows checks l
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: an engine's process imports no Flask."""
+    """Imports names on first use, so that an engine's process doesn't import Flask."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)

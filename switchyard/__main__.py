@@ -1,4 +1,6 @@
-"""`python -m switchyard`: the command `switchyard`; with gunicorn's arguments or none, a server."""
+"""`python -m switchyard` is the command `switchyard`; with gunicorn's arguments or none, it is a
+server.
+"""
 
 import signal
 import sys

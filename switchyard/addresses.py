@@ -20,8 +20,8 @@ def addresses_here(table: str | None = None) -> list[str]:
 
 
 def answers_outside(cluster: ClusterSettings, here: Sequence[str]) -> dict[str, list[int]]:
-    """By address of this machine outside of the cluster's network: the cluster's ports that answer
-    there. Whether a firewall keeps others from them can't be seen from here.
+    """For each address of this machine outside of the cluster's network, the cluster's ports that
+    answer there. From here it can't be seen whether a firewall protects them.
     """
     ports = [*RAYS_PORTS[0], *cluster.engine_ports, *RAYS_PORTS[-1]]
     outside = [ipaddress.IPv4Address(one) for one in here]

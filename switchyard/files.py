@@ -1,5 +1,5 @@
-"""Reads files that others may write: regular ones only, within a bound, and none that is half
-written. Any thread.
+"""Reads files that others may write, but only regular ones within a size limit, and none that is
+half written. Any thread.
 """
 
 import errno

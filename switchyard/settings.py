@@ -1,6 +1,5 @@
-"""Where settings come from, and single ones of them, for commands that need not know all.
-
-Only Python's standard library: the whole of the settings, `switchyard.app.config`, loads slowly.
+"""The sources of settings, and reading single settings, for commands that don't need all of them.
+Uses only Python's standard library, because loading all settings, `switchyard.app.config`, is slow.
 """
 
 import os
@@ -40,7 +39,7 @@ def file() -> str:
 
 
 def check_file() -> None:
-    """Raises SettingsError if CONFIG names a file that isn't there."""
+    """Raises SettingsError if CONFIG names a file that doesn't exist."""
     if CONFIG in os.environ and not os.path.exists(file()):
         raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
 
@@ -60,7 +59,9 @@ def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> Settings
 
 
 def place(name: str, arguments: Collection[str] = ()) -> str:
-    """The source of a setting. `arguments` of this process win, then the environment."""
+    """The source of a setting. `arguments` of this process take precedence, then the
+    environment.
+    """
     setting, dot, inside = name.partition(".")
     if setting in arguments:
         return f"argument {name}"
@@ -70,7 +71,7 @@ def place(name: str, arguments: Collection[str] = ()) -> str:
 
 
 def text(name: str, default: str) -> str:
-    """One setting, a text. Raises SettingsError if it can't be read."""
+    """One setting that is a text. Raises SettingsError if it can't be read."""
     value = _value(name)
     if value is None:
         return default
@@ -118,6 +119,6 @@ def _value(name: str) -> object:
 
 
 def _variable(name: str) -> str | None:
-    """The name of the variable that has the setting, in capitals or not."""
+    """The name of the variable that has the setting, in upper or lower case."""
     variables = {variable.upper(): variable for variable in os.environ}
     return variables.get(f"{PREFIX}{name.upper()}")

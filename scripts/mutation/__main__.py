@@ -83,7 +83,7 @@ def main(arguments: list[str], root: pathlib.Path) -> int:
 
 
 def choose(root: pathlib.Path, options: argparse.Namespace) -> list[Mutant]:
-    """By rank: the first ones of a sample are those of a smaller one."""
+    """Chosen by rank, so that a sample begins with the mutants of a smaller one."""
     sources = project.sources(root)
     found = [m for name, source in sources.items() for m in mutants(name, source)]
     if options.only:

@@ -1,4 +1,4 @@
-"""The kinds of small changes, by the node of the syntax tree that they are made to."""
+"""The kinds of small changes, by the node of the syntax tree that they change."""
 
 import ast
 import dataclasses
@@ -44,7 +44,7 @@ LOGS = re.compile(r"(\w*log\w*|warnings)\.(critical|debug|error|exception|info|l
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What stands from the first node to the last is replaced by `after`."""
+    """The code from the first node to the last is replaced by `after`."""
 
     kind: str
     first: ast.AST
@@ -53,7 +53,7 @@ class Change:
 
 
 def changes(node: ast.AST) -> Iterator[Change]:
-    """Those of the node itself, not of the nodes in it."""
+    """The changes of the node itself, not of the nodes inside it."""
     if isinstance(node, ast.stmt):
         yield from _of_statement(node)
     elif isinstance(node, ast.Call):
@@ -142,7 +142,9 @@ def _of_expression(node: ast.expr) -> Iterator[Change]:
 
 
 def _sets_a_name(node: ast.expr) -> bool:
-    """Without it any test that comes by would fail: the name is read later."""
+    """Whether the node sets a name that is read later. Without it, any test that runs the code
+    would fail.
+    """
     return any(isinstance(each, ast.NamedExpr) for each in ast.walk(node))
 
 

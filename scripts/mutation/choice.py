@@ -1,4 +1,4 @@
-"""Which tests should notice a mutant: those that cover its function, quickest first."""
+"""Finds the tests that should notice a mutant: those that cover its function, the fastest first."""
 
 import collections
 import dataclasses
@@ -36,7 +36,7 @@ class Chooser:
         return Choice("folder", [self._folder(mutant.file)])
 
     def _batches(self, tests: list[str], importing: set[str]) -> list[list[str]]:
-        """One file after the other, since its tests may share a server."""
+        """One file after another, since the tests of a file may share a server."""
         seconds = self.covered.tests
         files = collections.defaultdict(list)
         for test in sorted(tests, key=lambda test: (seconds[test], test)):
@@ -69,7 +69,9 @@ class Chooser:
         return {name for name, text in self._texts.items() if wanted.search(text)}
 
     def _folder(self, file: str) -> list[str]:
-        """Those of `tests/app` for `app`, of `tests/cli` for `switchyard/cli`, or all there are."""
+        """The tests of `tests/app` for `app`, of `tests/cli` for `switchyard/cli`, or else all
+        tests.
+        """
         for part in reversed(file.split("/")[:-1]):
             if found := [name for name in self._texts if name.startswith(f"tests/{part}/")]:
                 return found

@@ -1,4 +1,6 @@
-"""Which tests run a function: the map, made by one run of all tests under coverage."""
+"""The map from functions to the tests that run them, made by one run of all tests under
+coverage.
+"""
 
 import collections
 import dataclasses
@@ -59,7 +61,7 @@ class Map:
         return [test for place, test in enumerate(self.tests) if bits >> place & 1]
 
     def over(self, older: "Map") -> "Map":
-        """With what an older one has of other files of tests."""
+        """This map, with the data of an older one for other test files."""
         files = {file_of(test) for test in [*self.tests, *self.left_out]}
         kept = [place for place, test in enumerate(older.tests) if file_of(test) not in files]
         names = list(older.tests)
@@ -151,8 +153,8 @@ def _map(revision: str, records: list[Record], contexts: Mapping[str, set[str]])
 def _contexts(run: pathlib.Path, root: pathlib.Path) -> dict[str, set[str]]:
     """The tests of each function, from the data of all processes.
 
-    What runs on import alone says nothing about a test: a server imports everything. So a module's
-    own lines are left out, and a class's.
+    Code that runs only on import says nothing about a test, because a server imports everything. So
+    the lines of modules and classes themselves are left out.
     """
     scopes = {name: Scopes(source) for name, source in project.sources(root).items()}
     functions = {name: each.functions for name, each in scopes.items()}

@@ -14,7 +14,9 @@ SAME = re.compile(rb"# same: \S")  # with a reason: no change of this line makes
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`name` is its own in a revision and holds no line: it is as long the same as its function."""
+    """`name` is unique in a revision and contains no line number, so it stays the same as long as
+    its function does.
+    """
 
     name: str
     file: str
@@ -31,19 +33,19 @@ class Mutant:
         return source[:start] + self.after.encode() + source[end:]
 
     def rank(self, seed: int) -> str:
-        """Its place in samples: the same wherever it has this name, and larger samples hold the
-        smaller ones.
+        """Its place in samples, which depends only on its name. Larger samples contain the smaller
+        ones.
         """
         return hashlib.sha256(f"{seed} {self.name}".encode()).hexdigest()
 
 
 def mutants(file: str, source: bytes) -> list[Mutant]:
-    """All of a file. Python itself may refuse some: see `is_python`."""
+    """All mutants of a file. Python itself may refuse some: see `is_python`."""
     return list(_Finder(file, source).found.values())
 
 
 def is_python(mutant: Mutant, source: bytes) -> bool:
-    """Whether it compiles, and to other code."""
+    """Whether it compiles, and to different code."""
     try:
         changed = ast.parse(mutant.planted(source))
         compile(changed, mutant.file, "exec")
@@ -94,7 +96,9 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Without annotations, decorators, what only types or logs, and what can't happen."""
+    """The children without annotations, decorators, code that only types or logs, and code that
+    can't run.
+    """
     match node:
         case ast.Assert() | ast.JoinedStr():  # parts of the latter have no places before 3.12
             return

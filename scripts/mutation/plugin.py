@@ -97,7 +97,9 @@ class _Recorder:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        """What a shared fixture runs, and a server that it starts, is covered by all its tests."""
+        """All tests of a shared fixture cover what the fixture runs, including a server that it
+        starts.
+        """
         if fixturedef.scope == "function":
             return (yield)
         self._number += 1
@@ -133,7 +135,7 @@ def _file(item: pytest.Item) -> str:
 
 
 def _groups(item: pytest.Item) -> list[object]:
-    """Whose tests run one after the other, so that shared fixtures are set up once."""
+    """Groups of tests that run one after another, so that shared fixtures are set up once."""
     shared = []
     if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
         scopes = item.callspec._arg2scope
@@ -145,7 +147,9 @@ def _groups(item: pytest.Item) -> list[object]:
 
 @contextlib.contextmanager
 def _named(context: str) -> Generator[None]:
-    """In coverage's data of this process, and of those that it starts meanwhile."""
+    """Names the test in the coverage data of this process, and of processes that it starts
+    meanwhile.
+    """
     before = os.environ.get(CONTEXT, "")
     os.environ[CONTEXT] = context
     _coverage(lambda current: current.switch_context(context))

@@ -45,7 +45,7 @@ def tests(root: pathlib.Path) -> list[str]:
 
 
 def revision(root: pathlib.Path) -> str:
-    """The commit, and a hash of the code and tests where they differ from it."""
+    """The commit, and a hash of the code and tests that differ from it."""
     folders = (*CODE, "tests")
     commit = git(root, "rev-parse", "--short=10", "HEAD").strip()
     if not git(root, "status", "--porcelain", "--", *folders):
@@ -57,7 +57,7 @@ def revision(root: pathlib.Path) -> str:
 
 
 def changed(root: pathlib.Path, since: str) -> dict[str, set[int]]:
-    """Lines of the code that differ from the revision `since`. New files do as a whole."""
+    """Lines of the code that differ from the revision `since`. All lines of new files differ."""
     found: dict[str, set[int]] = collections.defaultdict(set)
     name = ""
     for line in git(root, "diff", "-U0", "--no-renames", since, "--", *CODE).splitlines():

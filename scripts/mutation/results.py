@@ -1,4 +1,4 @@
-"""Results of trials: kept in a file as they come, and reported at the end."""
+"""Results of trials, which are kept in a file as they come, and reported at the end."""
 
 import collections
 import dataclasses

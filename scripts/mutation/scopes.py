@@ -1,4 +1,6 @@
-"""Which function, class or module a line belongs to: names that stay while lines move."""
+"""The function, class or module to which a line belongs. Its name stays the same when lines
+move.
+"""
 
 import ast
 

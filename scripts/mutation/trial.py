@@ -1,4 +1,4 @@
-"""One mutant's trial: types, then the tests that cover it, then the one that fails once more."""
+"""One mutant's trial: types, then the tests that cover it, then once more the test that failed."""
 
 import dataclasses
 import json
@@ -62,7 +62,7 @@ class Trials:
     """Safe for many threads, each with its own copy."""
 
     def __init__(self, choose: Chooser, seconds: float, stop: threading.Event) -> None:
-        """`seconds` of tests, at most, for one mutant."""
+        """`seconds`: the maximum time of tests for one mutant."""
         self._choose, self._seconds, self._stop = choose, seconds, stop
         self._known = {*choose.covered.tests, *choose.covered.left_out}
 
@@ -138,14 +138,16 @@ class Trials:
                 return
 
     def _passes(self, copy: project.Copy, test: str) -> bool:
-        """By itself, on the code as it is."""
+        """Whether the test passes by itself, on the unchanged code."""
         run = self._run(copy, Chosen(order=[test], aside=[], seconds=START))
         return bool(run.passed and not run.failed)
 
     def _without_tests(
         self, copy: project.Copy, order: list[str], run: _Run, verdict: _Verdict
     ) -> None:
-        """pytest fails, and no test. Where it can collect them without the mutant, it's noticed."""
+        """The verdict if pytest fails, but no test does. If pytest can collect the tests without
+        the mutant, the mutant is noticed.
+        """
         chosen = Chosen(order=order, aside=[], seconds=START)
         if self._run(copy, chosen, "--collect-only").ended.status == 0:
             verdict.outcome = TIMEOUT if run.ended.status is None else TEST
@@ -172,7 +174,7 @@ class Trials:
 
 
 class _Watch:
-    """Whether a test takes far longer than before. Asked now and then."""
+    """Whether a test takes far longer than before. It is queried now and then."""
 
     def __init__(
         self, directory: pathlib.Path, seconds: Mapping[str, float], stop: threading.Event

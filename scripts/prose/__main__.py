@@ -1,4 +1,6 @@
-"""Read the project's prose, or given files: each finding with its place, and 1 if there is one."""
+"""Reads the project's prose, or given files. Prints each finding with its place, and returns 1 if
+there are any.
+"""
 
 import pathlib
 import subprocess

@@ -1,7 +1,6 @@
-"""What is prose: pages without code; docstrings, comments and messages of Python files; comments
-of scripts.
-
-A text keeps the lines of its file: what isn't prose is empty there, so that places are right.
+"""Extracts prose: pages without code; docstrings, comments and messages of Python files; comments
+of scripts. A text keeps the lines of its file, in which everything else is empty, so that places
+are right.
 """
 
 import ast

@@ -1,5 +1,5 @@
-"""The command `switchyard`. Exit status: 0 good, 1 a fault was found, 2 wrong usage, 3 a model that
-can't be loaded.
+"""The command `switchyard`. The exit status is 0 for success, 1 if a fault was found, 2 for wrong
+usage, and 3 if a model can't be loaded.
 """
 
 import importlib
@@ -18,7 +18,7 @@ COMMANDS = {
     "check": (
         "cli.check",
         "check",
-        "Check settings, keys, models, memory and address; start nothing.",
+        "Check settings, keys, models, memory and address without starting a server.",
     ),
     "doctor": (
         "cli.doctor",
@@ -39,7 +39,7 @@ COMMANDS = {
     "bench": (
         "cli.bench",
         "bench",
-        "Measure a running server: tokens a second, waits, gaps, errors.",
+        "Measure a running server: tokens per second, waits, gaps, errors.",
     ),
     "status": ("cli.status", "status", "Show each model's state, queue, batch and rates."),
     "usage": ("cli.usage", "usage", "Show the usage of API keys, by day and model."),
@@ -75,8 +75,8 @@ CONFIG_OPTION = click.Option(
 
 
 class Commands(click.Group):
-    """Imports a command when it is called: some import the whole server, and others nothing. Each
-    command takes --config, as this group does.
+    """Imports a command when it is called, because some import the whole server, and others
+    nothing. Each command accepts --config, like this group.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -100,7 +100,7 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="switchyard")
 def main() -> None:
-    """Serve ExLlamaV2 models, and look after the server."""
+    """Serve ExLlamaV2 and ExLlamaV3 models, and manage the server."""
 
 
 main.params.append(CONFIG_OPTION)

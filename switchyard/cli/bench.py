@@ -35,7 +35,7 @@ class Measured:
 @click.option("--tokens", default=128, show_default=True, help="New tokens of each stream.")
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: bool) -> None:
-    """Measure a running server: tokens a second, waits, gaps, errors."""
+    """Measure a running server: tokens per second, waits, gaps, errors."""
     try:
         numbers = [int(number) for number in streams.split(",")]
     except ValueError:
@@ -119,7 +119,7 @@ def _stream(measured: Measured, base: str, key: str | None, prompt: str, tokens:
 
 
 def _row(number: int, measured: Sequence[Measured]) -> dict[str, float | int | str | None]:
-    """The line of the report. Times in milliseconds."""
+    """A line of the report, with times in milliseconds."""
     good = [one for one in measured if one.error is None and one.times]
     errors = [one.error or "no text" for one in measured if one.error or not one.times]
     first = [1000 * (one.times[0] - one.begin) for one in good]

@@ -1,4 +1,4 @@
-"""`switchyard check`: whether a server could start with these settings. Loads nothing."""
+"""`switchyard check`: checks whether a server could start with these settings. Loads nothing."""
 
 import errno
 import http.client
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 @click.option("--engine", "at", help="Check only one shared engine: has it loaded its model?")
 def check(as_json: bool, at: str | None, **given: Any) -> None:
-    """Check settings, keys, models, memory and address; start nothing.
+    """Check settings, keys, models, memory and address without starting a server.
 
     Reports each fault that would stop a server from starting or a model from loading.
     """
@@ -114,13 +114,13 @@ def _of_address(bind: str) -> Finding:
 
 
 def _is_ours() -> bool:
-    """Whether a Switchyard answers at the address of the settings, without TLS or with it."""
+    """Whether a Switchyard server answers at the address in the settings, with or without TLS."""
     url = url_of_settings()
     return any(map(_is_switchyard, dict.fromkeys((url, url.replace("http:", "https:", 1)))))
 
 
 def _is_switchyard(url: str) -> bool:
-    context = ssl.create_default_context()  # whose certificate it is does not matter here
+    context = ssl.create_default_context()  # any certificate will do
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection, _ = connect(url, 1, context)
     try:

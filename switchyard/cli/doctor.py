@@ -103,7 +103,7 @@ def look() -> Iterator[Line]:
 
 
 def _of_cluster() -> Iterator[Line]:
-    """Whether others may reach the ports of a cluster, if the settings have one."""
+    """Whether others may be able to reach the ports of a cluster, if the settings have one."""
     try:
         cluster = read_settings().cluster
     except SettingsError as error:
@@ -146,7 +146,7 @@ def _of_gpus(found: list[Gpu], probe: dict[str, Any], has_exl3: bool) -> Iterato
 
 
 def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
-    """Whether the packages for EXL3 models are there, and a GPU that they run on."""
+    """Whether the packages for EXL3 models are installed, and whether a GPU can run them."""
     try:
         check_installed()
         check_import(probe.get("exl3", True))
@@ -206,8 +206,8 @@ def _cure(name: str) -> str:
 
 
 def probe() -> dict[str, Any]:
-    """Versions and devices by torch, in a separate process: the import takes seconds, and might
-    hang.
+    """Versions and devices according to torch, in a separate process, because the import takes
+    seconds and might hang.
     """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     try:

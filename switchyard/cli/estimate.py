@@ -1,4 +1,4 @@
-"""`switchyard estimate`: GPU memory of a model, by the loader's arithmetic. Without torch."""
+"""`switchyard estimate`: estimates the GPU memory of a model as the loader does, without torch."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ MASTER = 30 * 2**20  # bytes of gunicorn's process beside the one with the model
 
 
 def _size(value: str) -> float:
-    """Memory of a GPU, in GiB: cards are named so, whatever the unit."""
+    """Memory of a GPU, in GiB, because this is how cards are named, regardless of the unit."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(?:G|GB|GiB)?", value, re.IGNORECASE)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value!r} must be a size such as 24 or 24GB")
@@ -87,7 +87,7 @@ def estimate(
 ) -> None:
     """Estimate the GPU memory of a model without loading it.
 
-    Exit status: 1 if nothing fits, 3 if the model can't be loaded at all.
+    The exit status is 1 if nothing fits, and 3 if the model can't be loaded at all.
     """
     whole = [int(size * GIB) for size in sizes] or [gpu.free for gpu in gpus()]
     try:
@@ -163,7 +163,7 @@ def _format(model_dir: str, bits: float | None) -> str:
 
 def _ram(config: ModelConfig, tokens: int) -> tuple[int, int] | None:
     """Bytes that a server takes without a GPU, and the tokens of its cache, at least the default.
-    None if it can't serve the model so.
+    None if it can't serve the model in this way.
     """
     assert isinstance(config.cache_tokens, int)  # the default
     tokens = max(tokens, config.cache_tokens)
@@ -202,7 +202,7 @@ def _of_gpu(number: int, size: int, adapters: int, reserve: float) -> str:
 
 
 def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
-    """`is_asked`: the context was given."""
+    """`is_asked`: whether the context was given."""
     settings = found.settings
     if found.rows[0].fits is None:
         yield "--gpu 24GB says what fits on a GPU of 24 GiB."

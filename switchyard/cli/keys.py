@@ -36,7 +36,7 @@ def keys(context: click.Context, file: str | None) -> None:
 
 
 def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]:
-    """Calls a command with the path of the keys' file. Its help needs none."""
+    """Calls a command with the path of the key file, which its help doesn't need."""
 
     @click.pass_obj
     @functools.wraps(command)
@@ -71,7 +71,7 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
 @with_file
 def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -> None:
-    """Add a key, and show it. It can't be shown again."""
+    """Add a key and print it. It can't be shown again."""
     key = _given() if is_given else _made()
     values = {k: list(v) if k == "models" else v for k, v in limits.items() if v not in (None, ())}
     entry = block({"name": name, "hash": _hash(key), **values})
@@ -128,7 +128,7 @@ def remove(path: str, name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As an object.")
 @with_file
 def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
-    """Replace the key of a name; its limits stay."""
+    """Replace the key with this name, and keep its limits."""
     key = _given() if is_given else _made()
 
     def rotated(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Edits the file of API keys, in one step, so that a running server never reads half of a change.
-The owner's comments stay: the standard library reads TOML and writes none, so entries are edited as
-text.
+"""Edits the file of API keys in one step, so that a running server never reads half of a change. It
+keeps the owner's comments. The standard library can read TOML but not write it, so entries are
+edited as text.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def read(path: str) -> KeyTable:
 
 
 def block(values: dict[str, Any]) -> str:
-    """A TOML block. JSON's strings, numbers and lists are TOML's, too."""
+    """A TOML block. JSON's strings, numbers and lists are also valid in TOML."""
     expires = values.get("expires")
     try:
         when = None if expires is None else datetime.fromisoformat(expires)
@@ -75,8 +75,8 @@ def edit(
     expected: set[str],
     max_priority: int = MAX_PRIORITY,
 ) -> None:
-    """Replace the file in one step. The result must be readable by a server with this
-    `max_priority`, and differ only in the entries `expected`; else raises Failed.
+    """Replace the file in one step. A server with this `max_priority` must be able to read the
+    result, which must differ only in the entries `expected`. Otherwise raises Failed.
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
@@ -104,7 +104,7 @@ def _differ(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> set[st
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Excludes other such commands."""
+    """Locks out other such commands."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:

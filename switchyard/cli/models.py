@@ -64,7 +64,7 @@ def show(there: Context, as_json: bool) -> None:
 def load(
     there: Context, name: str, model: str | None, settings: tuple[str, ...], way: str | None
 ) -> None:
-    """Load a model, or swap the model of NAME, and wait for the end."""
+    """Load a model, or swap the model NAME, and wait until it is done."""
     body: dict[str, Any] = dict(_setting(text) for text in settings)
     body |= {k: v for k, v in (("model", model), ("way", way)) if v is not None}
     path = f"/admin/models/{urllib.parse.quote(name, safe='')}"
@@ -79,7 +79,7 @@ def load(
 
 
 def _show_progress(line: bytes) -> None:
-    """On a terminal, in a line that is written over."""
+    """Shows the progress on a terminal, in a line that is overwritten."""
     if line.startswith(b"data: ") and sys.stderr.isatty():
         progress = json.loads(line[6:]).get("progress")
         share = "" if progress is None else f"loading, {progress:.0%}"
@@ -106,7 +106,7 @@ def unload(there: Context, name: str, drain: float | None) -> None:
 @click.argument("name")
 @click.pass_obj
 def alias(there: Context, alias: str, name: str) -> None:
-    """Point ALIAS to the model NAME."""
+    """Make ALIAS refer to the model NAME."""
     path = f"/admin/aliases/{urllib.parse.quote(alias, safe='')}"
     told = json.loads(ask(there["base"], "PUT", path, there["headers"], {"model": name}))
     before = f", and was {told['before']}" if told["before"] else ""

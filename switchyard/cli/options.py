@@ -39,8 +39,8 @@ def read(
     assigned: tuple[str, ...],
     bind: str | None = None,
 ) -> Settings:
-    """The settings. Options also go into the environment, which takes precedence over the file.
-    Raises click.UsageError, or SettingsError with the option's name.
+    """The settings. Options are also put into the environment, which takes precedence over the
+    file. Raises click.UsageError, or SettingsError with the option's name.
     """
     options = {}
     for item in assigned:

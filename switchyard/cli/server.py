@@ -1,4 +1,4 @@
-"""Finds and asks a running server, for the commands that need one; and `switchyard drain`."""
+"""Finds and queries a running server, for the commands that need one; and `switchyard drain`."""
 
 import http.client
 import json
@@ -69,8 +69,8 @@ def ask(
     timeout: float = 30,
     each: Callable[[bytes], None] = lambda line: None,
 ) -> bytes:
-    """Returns the body of a successful answer; else the process ends with a message. `body`: sent
-    as JSON unless None. `timeout`: seconds without a byte. `each` gets each line as it comes.
+    """Returns the body of a successful answer. Otherwise the process ends with a message. `body`:
+    sent as JSON unless None. `timeout`: seconds without a byte. `each` gets each line as it comes.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})

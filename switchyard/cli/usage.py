@@ -34,7 +34,7 @@ def usage(
 ) -> None:
     """Show the usage of API keys, by day and model.
 
-    With a user's key, its own usage; with an admin's key, that of all keys.
+    With a user's key, shows its own usage; with an admin's key, that of all keys.
     """
     query = {"from": first, "to": last, "group_by": group_by, "format": form}
     given = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None})
@@ -59,7 +59,7 @@ def ledger(context: click.Context, file: str | None) -> None:
 @click.argument("target")
 @click.pass_obj
 def backup(file: str | None, target: str) -> None:
-    """Write a whole copy to the file TARGET, in the place of an older one."""
+    """Write a complete copy to the file TARGET, and replace an older one."""
     from switchyard.app.ledger.file import back_up
 
     with _path(file) as path:

@@ -1,3 +1,3 @@
-"""Engines on several machines, which Ray Serve places, heals and scales. Only this package imports
-Ray, and only inside functions or in modules that Ray's processes import.
+"""Engines on several machines, which Ray Serve places, restarts and scales. Only this package
+imports Ray, and only inside functions or in modules that Ray's processes import.
 """

@@ -1,5 +1,5 @@
-"""Waits until the cluster is what was asked for, and says what it sees. Any object will do that
-answers as `Cluster`.
+"""Waits until the cluster is as requested, and reports what it sees. Works with any object that has
+the interface of `Cluster`.
 """
 
 import time
@@ -19,7 +19,9 @@ PLACING = 60.0  # the same if there seems to be room: a busy machine starts a pr
 
 
 def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None]) -> int:
-    """Returns the exit status: 3 if an engine waits for a place, or another `apply` came."""
+    """Returns the exit status, which is 3 if an engine waits for a place or another `apply`
+    came.
+    """
     name = cluster.declare(wanted)
     last: dict[str, str] = {}
     waits_since: dict[str, float] = {}
@@ -58,7 +60,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
 
 
 def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[str], None]) -> int:
-    """Returns the exit status: 3 if engines are left after all the time that they may take."""
+    """Returns the exit status, which is 3 if engines remain after the time that they may take."""
     cluster.delete(names)
     deadline = time.monotonic() + grace + RELEASE + 2 * STOP
     while left := sorted(set(names) & set(cluster.states())):
@@ -71,7 +73,7 @@ def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[s
 
 
 def drain(address: str, here: Callable[[], Sequence[str]], tell: Callable[[str], None]) -> None:
-    """Wait until a machine has no engine any more. `here`: those that it has."""
+    """Wait until a machine has no more engines. `here`: the engines that it has."""
     told, last = -REMIND, ""
     while left := here():
         line = f"{', '.join(left)}: until as many serve elsewhere, and all requests have ended"
@@ -83,7 +85,7 @@ def drain(address: str, here: Callable[[], Sequence[str]], tell: Callable[[str],
 
 
 def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
-    """Whether all engines run with the settings that are wanted, and no other does."""
+    """Whether all engines run with the wanted settings, and no others run."""
     if state is None or state["config"].get("version") != wanted.version:
         return False
     number, running = state["target"], state["replicas"].get("RUNNING", 0)
@@ -93,8 +95,8 @@ def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
 
 
 def _has_failed(state: dict[str, Any], faults: Sequence[str]) -> bool:
-    """Whether an engine fails. `faults`: since this `apply`. A model that lost an engine before it
-    is still unhealthy for Serve.
+    """Whether an engine fails. `faults`: since this `apply`. For Serve, a model that lost an engine
+    before this `apply` is still unhealthy.
     """
     is_over = state["state"] == "DEPLOY_FAILED" and not state["replicas"].get("RUNNING")
     is_new = is_over or (state["state"] in ("DEPLOY_FAILED", "UNHEALTHY") and faults)
@@ -102,7 +104,7 @@ def _has_failed(state: dict[str, Any], faults: Sequence[str]) -> bool:
 
 
 def _only_waits(state: dict[str, Any]) -> bool:
-    """Whether all that is left to do is to place engines for which there is no room."""
+    """Whether the only remaining task is to place engines for which there is no room."""
     others = set(state["replicas"]) - {"RUNNING", "STARTING", "PENDING_MIGRATION"}
     return bool(state["unplaced"] and not others) and (
         state["unplaced"] == state["replicas"].get("STARTING", 0)

@@ -1,4 +1,4 @@
-"""`switchyard cluster`: engines on several machines, which Ray places, heals and scales."""
+"""`switchyard cluster`: engines on several machines, which Ray places, restarts and scales."""
 
 import json
 import os
@@ -121,7 +121,7 @@ def node(address: str | None, engines: int, label: str | None, drain: bool) -> N
 @click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @_with_faults
 def apply(address: str | None, dry_run: bool) -> None:
-    """Make the cluster what the settings say: start, scale, update and end engines."""
+    """Start, scale, update and end engines until the cluster matches the settings."""
     with _connected(address) as (settings, there):
         models = wanted(settings)
         steps = changes(models, there.there())
@@ -140,7 +140,7 @@ def apply(address: str | None, dry_run: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one object.")
 @_with_faults
 def status(address: str | None, as_json: bool) -> None:
-    """Show machines, engines, and what waits for what."""
+    """Show machines, engines, and which engines wait for which resources."""
     with redirect_stdout(sys.stderr), _connected(address) as (settings, there):  # Ray prints, too
         found = report(there, wanted(settings))
     click.echo(json.dumps(found) if as_json else "\n".join(lines_of(found)))
@@ -151,7 +151,7 @@ def status(address: str | None, as_json: bool) -> None:
 @click.argument("name", required=False)
 @_with_faults
 def down(address: str | None, name: str | None) -> None:
-    """End the engines of one model, or of all, once their requests have ended."""
+    """End the engines of one model, or of all models, after their requests have ended."""
     with _connected(address) as (settings, there):
         names = list(there.there())
         if name is not None and name not in names:
@@ -233,8 +233,8 @@ def _run(
 
 
 def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None:
-    """Until it can be reached and has the same key; a line each half minute. Ray itself would end
-    at once, or try a wrong key for minutes.
+    """Waits until the head can be reached and has the same key, and prints a line every half
+    minute. Ray itself would end at once, or try a wrong key for minutes.
     """
     while fault := _fault_of_head(place, variables):
         now = time.monotonic()
@@ -244,7 +244,9 @@ def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None
 
 
 def _wait_for_port(place: ClusterSettings) -> None:
-    """Until the head can be reached. Says nothing: what runs beside has said it."""
+    """Waits until the head can be reached. Prints nothing, because another process has already done
+    so.
+    """
     while not is_reachable(place, PATIENCE / 3):
         time.sleep(1.0)
 
@@ -256,7 +258,7 @@ def _fault_of_head(place: ClusterSettings, variables: Mapping[str, str]) -> str:
 
 
 def _write_key(path: str) -> None:
-    """Raises OSError for a file that exists: machines may use its key."""
+    """Raises OSError for a file that exists, because machines may use its key."""
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as key:
         key.write(secrets.token_hex(32) + "\n")
     click.echo(f"{path} has a new key; copy it to each machine")

@@ -1,7 +1,6 @@
-"""How Ray Serve sees the models: one application each. Pure.
-
-Serve keeps the engines of an application whose `args` stay, whatever their number; it replaces them
-one by one when the `args` change.
+"""How Ray Serve sees the models: each is an application. Pure. If an application's `args` don't
+change, Serve keeps its engines, even if their number changes; if the `args` change, it replaces
+them one by one.
 """
 
 import math
@@ -75,13 +74,13 @@ def _needs(wanted: Wanted) -> dict[str, Any]:
 
 
 class ByJobs:
-    """Serve's autoscaler: as many engines as have `jobs` each."""
+    """Serve's autoscaler, which aims at `jobs` jobs for each engine."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """`context`: Serve's. The number of engines, and what to remember: nothing."""
+        """`context`: that of Serve. Returns the number of engines, and no state to remember."""
         loads = context.aggregated_metrics or {}
         jobs, waiting = loads.get("jobs"), loads.get("wanted")
         if not jobs:  # no engine has reported yet

@@ -1,5 +1,5 @@
-"""Writes which engines there are, a file for each model. A process beside Ray's node:
-`python -m switchyard.cluster.follower ADDRESS`. It ends with the node, and is started again.
+"""Writes the list of engines of each model to a file. Runs as a process beside Ray's node: `python
+-m switchyard.cluster.follower ADDRESS`. It ends with the node, and is then started again.
 """
 
 import os
@@ -19,8 +19,9 @@ LOOK = 1.0  # seconds between looks at the clock
 
 
 def write(path: str, at: Sequence[str]) -> bool:
-    """Replace the file at once: a server reads the old engines or the new ones. An empty list is
-    no news, but a fault of the source. Returns whether the file has changed.
+    """Replace the file in one step, so that a server reads either the old engines or the new ones.
+    An empty list isn't written, because it would be a fault of the source. Returns whether the file
+    has changed.
     """
     text = "".join(f"{one}\n" for one in sorted(at))
     if not at or text == _text_of(path):
@@ -42,8 +43,8 @@ def _text_of(path: str) -> str:
 
 
 class Alarm:
-    """Ends the process if no sign of life comes for `STUCK` seconds: Ray waits for a lost head
-    without end.
+    """Ends the process if there is no sign of life for `STUCK` seconds, because Ray waits forever
+    for a lost head.
     """
 
     def __init__(self) -> None:

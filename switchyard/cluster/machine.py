@@ -45,7 +45,7 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
 
 
 def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for a command: one secret for all, the engines' key."""
+    """Ray's variables for a command. All machines share one secret, which is the engines' key."""
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": hmac.new(key, b"ray", hashlib.sha256).hexdigest(),
@@ -60,9 +60,10 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for what runs here all the time. It outlives the head; a command doesn't. It
-    ends at once by SIGTERM: `cluster node --drain` moves engines. These have the priority of
-    `cluster node`: Ray's own workers, and what they start, would yield to all other processes.
+    """Ray's variables for the processes that always run here. They survive the loss of the head,
+    unlike commands. They end at once at SIGTERM, because `cluster node --drain` moves engines.
+    Engines have the priority of `cluster node`; by default, Ray's workers and what they start yield
+    to all other processes.
     """
     lasting = {
         "RAY_worker_niceness": "0",
@@ -75,8 +76,8 @@ def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, st
 def ray_start(
     cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
 ) -> list[str]:
-    """The command that runs Ray on this machine. `slots`: engines without a GPU. A head without
-    them has no engine at all.
+    """The command that runs Ray on this machine. `slots`: the number of engines without a GPU. If
+    it is 0, a head has no engines at all.
     """
     place = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
     return [
@@ -103,7 +104,7 @@ def ray_start(
 
 
 def forget_last_start(cluster: ClusterSettings) -> None:
-    """Ray refuses a head while this file names the last one."""
+    """Removes a file that names the last head, and with which Ray would refuse a new one."""
     path = f"{cluster.state_dir}/ray/ray_current_cluster"
     if os.path.exists(path):
         os.unlink(path)

@@ -32,11 +32,11 @@ FAULT = "RuntimeError: "  # begins the line in which a supervisor says why there
 
 
 class ClusterError(Exception):
-    """One line: what keeps a command from the cluster."""
+    """The reason, in one line, why a command can't work on the cluster."""
 
 
 def check_installed() -> None:
-    """Raises ClusterError without Ray, or with another version of it."""
+    """Raises ClusterError if Ray is missing or has another version."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError(f"ray is not installed: {CURE}")
     if not (found := importlib.metadata.version("ray")).startswith(f"{VERSION}."):
@@ -59,8 +59,8 @@ def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
 
 
 def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
-    """Why the head refuses this machine; empty if it doesn't. In a process of Ray's: imported here,
-    Ray would take memory for as long as the machine runs.
+    """Why the head refuses this machine; empty if it doesn't. Runs in another process, because if
+    Ray were imported here, it would take memory as long as the machine runs.
     """
     command = [sys.executable, "-c", KNOCK, f"{cluster.head}:{PORT}"]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, timeout=60)
@@ -68,9 +68,9 @@ def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
 
 
 def drain(settings: Settings, address: str) -> None:
-    """Have Serve start the engines of a machine elsewhere, end those here after that, and place no
-    other here. Raises ClusterError. Without a connection of `Cluster`: Ray ends on the machine with
-    its last engine, and each process that is connected there.
+    """Have Serve start the engines of a machine elsewhere, then end those here, and place no others
+    here. Raises ClusterError. Uses no `Cluster`, because with the last engine Ray ends on the
+    machine, and so does each process that is connected there.
     """
     gcs = _connect(settings)
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
@@ -87,7 +87,7 @@ def drain(settings: Settings, address: str) -> None:
 
 
 def _connect(settings: Settings) -> Any:
-    """A connection to what holds the cluster's state. Raises ClusterError within some seconds."""
+    """A connection to the store of the cluster's state. Raises ClusterError within some seconds."""
     check_installed()
     assert settings.cluster is not None
     os.environ.update(environment(settings.cluster, key_of(settings)))
@@ -102,7 +102,7 @@ def _connect(settings: Settings) -> Any:
 
 
 def cause_of(apply: str, version: str) -> str:
-    """What engines are started for: an `apply`, and the version of their settings."""
+    """The cause for which engines are started: an `apply`, and the version of their settings."""
     return f"{apply} {version}"
 
 
@@ -119,7 +119,7 @@ def explain(text: str) -> str:
 
 
 class Store:
-    """Ray's store of small values, in any process of Ray's."""
+    """Ray's store of small values, in any of Ray's processes."""
 
     def get(self, key: str) -> str:
         from ray.experimental.internal_kv import _internal_kv_get
@@ -173,7 +173,7 @@ class Cluster:
         return found
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """For each model the number of engines by state, as Serve calls it, and its message."""
+        """For each model, the number of engines in each of Serve's states, and Serve's message."""
         found = {}
         for name, one in self._applications().items():
             deployment = one["deployments"].get(DEPLOYMENT, {})
@@ -193,8 +193,8 @@ class Cluster:
         return found
 
     def engines(self, name: str, is_whole: bool = True) -> list[dict[str, Any]]:
-        """What each running engine of a model says of itself. Raises whatever Ray raises, if one
-        gives no answer and all are wanted (`is_whole`).
+        """What each running engine of a model reports about itself. If one doesn't answer and all
+        are required (`is_whole`), raises what Ray raises.
         """
         handle = self._serve.get_deployment_handle(DEPLOYMENT, name)
         answers = handle.broadcast("info").results(timeout_s=ASK, return_exceptions=not is_whole)
@@ -202,7 +202,7 @@ class Cluster:
         return sorted(found, key=lambda one: str(one["at"]))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The machines that are there, with what Ray may give of them."""
+        """The machines of the cluster, with the resources that Ray may use."""
         draining = self._gcs.get_draining_nodes(timeout=REACH)
         return [
             {
@@ -225,7 +225,7 @@ class Cluster:
         return [f"{at}: {line}" for at, line in lines.items() if line]
 
     def has_room(self, wanted: Wanted) -> bool:
-        """Whether there is enough for an engine, on all machines together."""
+        """Whether all machines together have enough resources for an engine."""
         free: float = self._ray.available_resources().get(_unit(wanted), 0)
         return free >= (wanted.gpus_each or 1)
 
@@ -243,7 +243,7 @@ class Cluster:
     # Commands
 
     def declare(self, wanted: Sequence[Wanted]) -> str:
-        """Declare all models to Serve, in place of those before. Returns the declaration's name."""
+        """Declare all models to Serve, replacing earlier ones. Returns the declaration's name."""
         from ray.serve.schema import ServeDeploySchema
 
         name = f"{os.getpid()} {time.time()}"

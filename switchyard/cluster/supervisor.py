@@ -1,5 +1,5 @@
-"""What Ray Serve calls a replica: a process that supervises one engine. Runs in a worker of Ray's,
-which has the variables of `switchyard cluster node`.
+"""A process that supervises one engine, which Ray Serve calls a replica. Runs in one of Ray's
+workers, which has the variables of `switchyard cluster node`.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ LOST = 1  # exit status
 
 
 class Supervisor:
-    """Starts an engine, and ends with it: Serve then starts another where there is room."""
+    """Starts an engine, and ends with it. Serve then starts another where there is room."""
 
     def __init__(
         self, name: str, version: str, address: str, files: str, failures: Failures
     ) -> None:
-        """`version`: of the settings that `apply` has read. `files`: fingerprint of the model where
-        that ran; empty if it isn't there. Raises RuntimeError in one line.
+        """`version`: that of the settings that `apply` has read. `files`: the model's fingerprint
+        where `apply` ran; empty if the model isn't there. Raises RuntimeError in one line.
         """
         if failures.is_pause:
             raise RuntimeError(f"{address}: {failures.line()}")
@@ -70,17 +70,17 @@ class Supervisor:
             raise RuntimeError(self._engine.fault)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Jobs here, and those that wait in servers for an engine. Ray Serve scales on them."""
+        """Jobs here, and those that wait in servers for an engine. Ray Serve scales by them."""
         return loads_in(self._engine.status)
 
     def __del__(self) -> None:
-        """Serve's way to end a replica: it waits until this returns."""
+        """Serve ends a replica by this, and waits until it returns."""
         with contextlib.suppress(AttributeError):  # it never came so far
             self._engine.end(self._grace)
 
 
 def _compare(wanted: Wanted, files: str) -> None:
-    """Raises RuntimeError if the model here is another one than where `apply` ran."""
+    """Raises RuntimeError if the model here differs from that where `apply` ran."""
     if files and (own := wanted.files()) != files:
         raise RuntimeError(
             f"{wanted.path} has {f'the files {own}' if own else 'no model'}, and where apply ran"

@@ -1,4 +1,4 @@
-"""What the settings want of a cluster, and how that differs from what there is. Pure."""
+"""What the settings require of a cluster, and how that differs from its state. Pure."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine h
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model's engines. `jobs`: wanted of each, by which they scale between `least` and `most`.
-    `nodes`: labels of the machines that may have them; none: any. `version`: as of `version_of`.
-    `path`: of the model's files.
+    """A model's engines. `jobs`: how many each should have, by which they scale between `least` and
+    `most`. `nodes`: labels of the machines that may have them; none: any. `version`: from
+    `version_of`. `path`: that of the model's files.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """A model's engines as the cluster was last asked for."""
+    """A model's engines as they were last declared to the cluster."""
 
     engines: int
     version: str
@@ -76,8 +76,8 @@ def _of_model(model: TableModel, grace: float) -> Wanted:
 
 
 def version_of(model: TableModel) -> str:
-    """Digest of what an engine reads, and of Switchyard's own version; equal on all machines where
-    both are. Raises engine.ModelError.
+    """A digest of what an engine reads and of Switchyard's version, which is equal on all machines
+    where both are equal. Raises engine.ModelError.
     """
     options = {**asdict(model.served().config), "switchyard": __version__}
     for name in NOT_OF_AN_ENGINE:
@@ -86,7 +86,7 @@ def version_of(model: TableModel) -> str:
 
 
 def changes(wanted: Sequence[Wanted], there: Mapping[str, There]) -> list[str]:
-    """A line for each model that `apply` changes; none if all is as wanted."""
+    """A line for each model that `apply` changes; none if everything is as wanted."""
     lines = [line for one in wanted if (line := _change(one, there.get(one.name)))]
     names = {one.name for one in wanted}
     return [

@@ -12,16 +12,16 @@ LOOK = 0.05  # seconds between checks
 
 
 def refusal(bind: str) -> str | None:
-    """Why the address can't be listened on, and a remedy; else None. An unknown form of address is
-    let through.
+    """Why the server can't listen on the address, and a remedy; otherwise None. An unknown form of
+    address is accepted.
     """
     found = _look(bind)
     return None if found is None else found[0]
 
 
 def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str | None:
-    """As `refusal`, after up to `seconds` for another server to leave the address. `tell` gets a
-    message about the wait.
+    """As `refusal`, after waiting for up to `seconds` until another server leaves the address.
+    `tell` gets a message about the wait.
     """
     end = time.monotonic() + seconds
     found = _look(bind)
@@ -34,8 +34,8 @@ def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str
 
 
 def _look(bind: str) -> tuple[str, bool] | None:
-    """Why the address can't be listened on, and whether another program holds it; None if it is
-    free.
+    """Why the server can't listen on the address, and whether another program holds it; None if it
+    is free.
     """
     if bind.startswith("unix:"):
         return _of_path(bind.removeprefix("unix:"))
@@ -60,7 +60,7 @@ def _look(bind: str) -> tuple[str, bool] | None:
 
 
 def _of_path(path: str) -> tuple[str, bool] | None:
-    """Needed since gunicorn silently replaces another server's socket."""
+    """Checks a Unix socket's path, because gunicorn silently replaces another server's socket."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.setblocking(False)
         try:

@@ -1,4 +1,4 @@
-"""The request body as the application reads it, in place of gunicorn's. gunicorn's copies all
+"""The request body as the application reads it, in place of gunicorn's own. That copies all
 received bytes for each small chunk, and takes a truncated body for a whole one.
 """
 
@@ -70,7 +70,9 @@ class Body(io.RawIOBase):
         return count
 
     def skip(self) -> bool:
-        """Whether the whole body has been read. Skips the rest of a short one, if it is there."""
+        """Whether the whole body has been read. Skips the rest of a short body if it has
+        arrived.
+        """
         buffer = self._connection.buffer
         if not self.is_over and not self._is_chunked and self._left <= SMALL:
             if self._left > len(buffer):

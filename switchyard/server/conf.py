@@ -37,16 +37,16 @@ LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str, status: int = 1) -> NoReturn:
-    """Ends at once: with --preload, torch is half imported, and would print errors at an orderly
-    end.
+    """Ends the process at once. With --preload, torch may be half imported, and would print errors
+    at an orderly end.
     """
     logs.say(message, log_format, is_error=True)
     os._exit(status)
 
 
 def _try(served: Sequence[engine.Served]) -> None:
-    """In the master, which each worker is a fork of: none has to try these directories again.
-    Raises ModelError.
+    """Tries model directories in the master. Each worker is a fork of it, so none has to try them
+    again. Raises ModelError.
     """
     if served:
         names = ", ".join(one.config.name for one in served)
@@ -128,7 +128,9 @@ def on_starting(server: Any) -> None:
 
 
 def _is_private(address: Any) -> bool:
-    """Whether only this machine reaches the address: loopback, a Unix socket, an inherited one."""
+    """Whether only this machine can reach the address: loopback, a Unix socket, or an inherited
+    socket.
+    """
     if not isinstance(address, tuple):
         return True
     return address[0] in ("localhost", "::1") or address[0].startswith("127.")
@@ -136,7 +138,7 @@ def _is_private(address: Any) -> bool:
 
 class Patience:
     """The master's check of its worker, once a second, which skips the first check after a pause.
-    If the machine or the container stood still, so did the worker, and has not yet given its sign
+    If the machine or the container was paused, so was the worker, which has not yet given its sign
     of life.
     """
 
@@ -152,7 +154,9 @@ class Patience:
 
 
 def when_ready(server: Any) -> None:
-    """In the master: the first SIGTERM or SIGINT drains, the second ends at once."""
+    """Sets signal handlers in the master: the first SIGTERM or SIGINT drains, the second ends at
+    once.
+    """
     signals = iter([signal.SIGTERM])
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -176,7 +180,9 @@ def when_ready(server: Any) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for two lines of gunicorn about a worker that could not load, and has said why."""
+    """False for two lines of gunicorn about a worker that could not load the model, which has
+    already been reported.
+    """
     is_exit = str(record.msg).startswith("Worker (pid:%s) exited") and record.args
     is_boot_error = isinstance(is_exit, tuple) and is_exit[-1] == BOOT_ERROR
     return not is_boot_error and record.args != ("Worker failed to boot.",)
@@ -231,8 +237,8 @@ def _address(listener: Any) -> tuple[str, str]:
 
 
 def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
-    """Log the address once the model is warm. When an engine is lost for good, end the process:
-    with BOOT_ERROR if the engine could not even load, else gunicorn starts another worker.
+    """Log the address once the model is warm. When an engine is lost for good, end the process. If
+    the engine could not even load, end with BOOT_ERROR; otherwise gunicorn starts another worker.
     """
     models: engine.Models = wsgi.models
     if models.wait_until_loaded():

@@ -1,5 +1,5 @@
-"""A client's connection. It waits on the worker's poller, not on a request thread as in gunicorn:
-until the head of a request and a small body are whole, and again after the last answer.
+"""A client's connection. Until the head of a request and a small body are complete, and again after
+the last answer, it waits on the worker's poller, not on a request thread as in gunicorn.
 """
 
 import re
@@ -61,8 +61,8 @@ class Connection(TConn):  # type: ignore[misc]
     def wait_for_request(
         self, begin_within: float, head_within: float, body_within: float, now: float
     ) -> None:
-        """Begin to wait for a request. Seconds from now to the first byte and to the last byte of
-        the head; then from the head's end to the last byte of a small body.
+        """Begin to wait for a request. The arguments are seconds: from now to the first byte and to
+        the last byte of the head, then from the head's end to the last byte of a small body.
         """
         self.is_late = self.is_turned_away = False
         self.body_within = body_within
@@ -80,8 +80,9 @@ class Connection(TConn):  # type: ignore[misc]
         return bool(data)
 
     def receive_first(self) -> bool:
-        """Read what a new connection has sent by now, often all of its request: it need not wait on
-        the poller. Returns False at the end of the stream and after a reset. Raises OSError.
+        """Read what a new connection has sent so far. This is often its whole request, which then
+        need not wait on the poller. Returns False at the end of the stream and after a reset.
+        Raises OSError.
         """
         try:
             return not self.has_left() and self.receive()
@@ -89,7 +90,9 @@ class Connection(TConn):  # type: ignore[misc]
             return True
 
     def has_request(self) -> bool:
-        """Whether a head (or one too large, to be refused) and a small body are whole."""
+        """Whether a head (or one that is too large, and will be refused) and a small body are
+        complete.
+        """
         if not self._head_end:
             self._find_head()
         return 0 < self._request_end <= len(self.buffer)
@@ -118,7 +121,9 @@ class Connection(TConn):  # type: ignore[misc]
             self._request_deadline = self.deadline = time.monotonic() + self.body_within
 
     def wait_for_end(self, within: float, now: float) -> None:
-        """Send nothing more, and wait `within` seconds for the client to close. Raises OSError."""
+        """Stop sending, and wait `within` seconds for the client to close the connection. Raises
+        OSError.
+        """
         self.deadline = now + within
         self.sock.shutdown(socket.SHUT_WR)
         self.sock.setblocking(False)
@@ -180,9 +185,10 @@ class _Request(Request):  # type: ignore[misc]
         connection.body = self.body
 
     def should_close(self) -> bool:
-        """Also close after an answer that has not read its body, since the next head may be far.
-        Also after a POST of a browser's page: when a page gives up an answer on a reusable
-        connection, Chromium reads on for up to 5 seconds (its HttpResponseBodyDrainer).
+        """Whether to close the connection after this answer. This includes answers to requests
+        whose body was not read, since the next head may be far away, and those to a POST of a
+        browser's page. When a page gives up an answer on a reusable connection, Chromium keeps
+        reading for up to 5 seconds (its HttpResponseBodyDrainer).
         """
         is_of_page = self.method == "POST" and any(name == "ORIGIN" for name, _ in self.headers)
         if is_of_page or (self.body is not None and not self.body.skip()):

@@ -15,8 +15,8 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams to /dev/null: libraries write to them, or to any file that got
-    their number. An engine's process inherits them.
+    """Open closed standard streams to /dev/null, because libraries write to them, or to any file
+    that got their number. An engine's process inherits them.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
@@ -31,8 +31,8 @@ def check_temporary_directory(path: str | None) -> None:
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files to the hard one, for this process and its children: the
-    default soft limit, meant for `select`, is a hundredth of it. Returns the new limit.
+    """Raise the soft limit of open files to the hard one, for this process and its children. The
+    default soft limit, which is meant for `select`, is a hundredth of it. Returns the new limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # the system allows less
@@ -42,15 +42,17 @@ def raise_open_files() -> int:
 
 
 def max_connections(num_threads: int, num_files: int) -> int:
-    """Most connections of the worker. Each thread may have one more file open for its request."""
+    """The maximum number of the worker's connections. Each thread may have one more file open for
+    its request.
+    """
     if num_files == resource.RLIM_INFINITY:
         return 10 * num_threads
     return min(10 * num_threads, num_files - OWN_FILES - num_threads)
 
 
 def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
-    """Start all threads of the pool. Raises RuntimeError if the system lacks room for them and for
-    the process's other threads.
+    """Start all threads of the pool. Raises RuntimeError if the system doesn't allow them in
+    addition to the process's other threads.
     """
     may_end = threading.Event()
     others = [threading.Thread(target=may_end.wait) for _ in range(OWN_THREADS)]

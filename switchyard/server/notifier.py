@@ -1,4 +1,4 @@
-"""Messages to systemd by the protocol of sd_notify: datagrams to a socket."""
+"""Messages to systemd by the protocol of sd_notify, which are datagrams to a socket."""
 
 import contextlib
 import socket
@@ -18,15 +18,17 @@ class Notifier:
     """Silent without an address. Any thread, and signal handlers."""
 
     def __init__(self, address: str = "", watchdog: float = 0.0) -> None:
-        """`watchdog`: longest seconds between signs of life for systemd; 0: none wanted."""
+        """`watchdog`: the maximum number of seconds between signs of life for systemd; 0: none are
+        needed.
+        """
         self.is_on = bool(address)
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.period = min(PERIOD, watchdog / 3) if watchdog else PERIOD
 
     @classmethod
     def take(cls, variables: MutableMapping[str, str]) -> "Notifier":
-        """Takes systemd's variables out of `variables`: gunicorn's master would send READY before a
-        model is loaded, and children must not send.
+        """Removes systemd's variables from `variables`, because gunicorn's master would send READY
+        before a model is loaded, and children must not send messages.
         """
         address = variables.pop("NOTIFY_SOCKET", "")
         microseconds = variables.pop("WATCHDOG_USEC", "0")
@@ -42,16 +44,18 @@ class Notifier:
             sock.send("\n".join(lines).encode())
 
     def tell_loads(self, status: str, *more: str) -> None:
-        """A model is loading: extend the unit's TimeoutStartSec."""
+        """Extend the unit's TimeoutStartSec, because a model is loading."""
         self.tell(f"STATUS={status}", _extension(EXTENSION), *more)
 
     def tell_end(self, seconds: float) -> None:
-        """The process ends within `seconds`: extend the unit's TimeoutStopSec."""
+        """Extend the unit's TimeoutStopSec, because the process will end within `seconds`."""
         self.tell("STOPPING=1", _extension(seconds))
 
 
 class Pulse:
-    """Reports the models' states. Signs of life stop once a model hangs longer than `_bears`."""
+    """Reports the models' states. Signs of life stop when a model hangs longer than `_bears`
+    allows.
+    """
 
     def __init__(
         self,

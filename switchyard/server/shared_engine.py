@@ -23,8 +23,8 @@ LOOK = 0.2  # seconds between checks of the engine
 
 def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
     """Run until the engine ends, or a signal ends it: the first SIGTERM or SIGINT drains, the
-    second ends at once. Returns the exit status. Raises engine.ModelError for an address that can't
-    be listened on.
+    second ends at once. Returns the exit status. Raises engine.ModelError if it can't listen on the
+    address.
     """
     faulthandler.enable()
     notifier = Notifier.take(os.environ)

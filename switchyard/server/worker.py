@@ -1,4 +1,4 @@
-"""gunicorn's threaded worker, with a drain before its end, and without waits for slow clients.
+"""gunicorn's threaded worker, which drains before it ends, and doesn't wait for slow clients.
 
 The replaced methods are those of gunicorn 27.0.1.
 """
@@ -77,8 +77,8 @@ class Worker(ThreadWorker):
         return RequestPool(self.cfg.threads)
 
     def load_wsgi(self) -> None:
-        """Starts all request threads before the load. A thread that can't be started later, for
-        want of room, would end the worker.
+        """Starts all request threads before the load. If a thread couldn't be started later, for
+        lack of room, this would end the worker.
         """
         engine.keep_memory_small()  # before any thread
         num_threads = self.cfg.threads
@@ -112,8 +112,8 @@ class Worker(ThreadWorker):
             told.max_detached = (self.worker_connections - num_threads) // 2
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
-        """SIGTERM and SIGINT: drain. gunicorn's own would stop accepting at once, and cut answers
-        off.
+        """Drains at SIGTERM and SIGINT. gunicorn's own handler would stop accepting at once, and
+        cut answers off.
         """
         if getattr(self, "wsgi", None) is None:  # not loaded
             super().handle_exit(sig, frame)
@@ -121,7 +121,7 @@ class Worker(ThreadWorker):
             self._shall_drain.put(None)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGQUIT, sent by the master at the second SIGINT or SIGTERM: end now."""
+        """Ends at once at SIGQUIT, which the master sends at the second SIGINT or SIGTERM."""
         threading.Thread(target=_exit_in, args=(LAST_WRITES,), name="quit", daemon=True).start()
         super().handle_quit(sig, frame)
 
@@ -130,9 +130,9 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """Accept all that wait, unless there are too many: one a turn would make the others
-        wait for all that each turn brings. gunicorn's own raises without a free file or memory,
-        which ends the worker.
+        """Accept all waiting connections, unless there are too many. If only one were accepted per
+        turn, the others would wait for everything else in each turn. gunicorn's own method raises
+        an error if there is no free file or memory, which ends the worker.
         """
         while self._accept_one(listener) and self.nr_conns < self.worker_connections:
             pass
@@ -190,7 +190,7 @@ class Worker(ThreadWorker):
                 self._give_up(connection, force)
 
     def _give_up(self, connection: Connection, force: bool) -> None:
-        """Called at a deadline. This thread may be late itself: data that has arrived counts."""
+        """Called at a deadline. This thread may be late itself, so data that has arrived counts."""
         self._waiting[connection](connection, None)
         if connection not in self._waiting:
             return
@@ -225,8 +225,8 @@ class Worker(ThreadWorker):
             self._close(connection)
 
     def _wait_for_end(self, connection: Connection) -> None:
-        """An immediate close would reset a connection with unread bytes, and its client might never
-        see the answer.
+        """Waits for the client to close. An immediate close would reset a connection with unread
+        bytes, and its client might never see the answer.
         """
         is_read = connection.body is None or connection.body.is_over
         try:
@@ -350,7 +350,9 @@ class Worker(ThreadWorker):
         return super().handle_request(req, conn)
 
     def _keepalive_after(self, conn: Any, keepalive: Any) -> bool:
-        """gunicorn's own would make a request thread wait for the rest of a body."""
+        """Replaces gunicorn's own method, which would make a request thread wait for the rest of a
+        body.
+        """
         if isinstance(conn, Connection):
             return bool(keepalive) and conn.body is not None and conn.body.skip()
         return bool(super()._keepalive_after(conn, keepalive))
@@ -362,7 +364,9 @@ class Worker(ThreadWorker):
         return partial(self.method_queue.defer, self._wait_for_end, conn)
 
     def _leave_entrance(self) -> None:
-        """The current request has submitted its jobs, or waits. Also called on other threads."""
+        """Called when the current request has submitted its jobs or waits, perhaps on another
+        thread.
+        """
         if (conn := getattr(self._request, "connection", None)) is not None:
             self._entrance.leave(conn)
 
@@ -371,7 +375,7 @@ class Worker(ThreadWorker):
             self._request.alarm.cancel()
 
     def note_answer(self, response: Any) -> None:
-        """`response`: gunicorn's, of a request that has ended; None without one."""
+        """`response`: gunicorn's response for a request that has ended; None if there is none."""
         self._request.is_answered = response is not None and response.headers_sent
         self._request.is_refused = not self._request.is_answered or response.status_code >= 400
 
@@ -383,7 +387,7 @@ def _stop_receiving(sock: socket.socket) -> None:
 
 
 def _announce(models: engine.Models, settings: Settings) -> None:
-    """Print the number of requests that the end waits for."""
+    """Print the number of requests for which the end waits."""
     jobs = [job for model in models.engines for job in model.jobs(timeout=0)]
     if number := len({job.request_id for job in jobs}):
         requests = f"{number} request{'s' * (number > 1)}"
@@ -396,7 +400,7 @@ def _announce(models: engine.Models, settings: Settings) -> None:
 
 
 def _exit_in(seconds: float, status: int = 0) -> None:
-    """End the process in `seconds`, if it has not ended by then. The default status is success. An
+    """End the process in `seconds` if it has not ended by then. The default status is success. An
     ordinary exit would wait for threads that wait for clients.
     """
     time.sleep(seconds)

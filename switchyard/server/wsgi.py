@@ -1,6 +1,6 @@
 """The composition root: settings -> models -> app. `gunicorn`, `flask run` and waitress serve it.
 
-The import of this module starts to load the model, on its engine thread, in this process.
+Importing this module starts to load the model, on its engine thread, in this process.
 """
 
 import atexit
@@ -38,7 +38,7 @@ def has_master() -> bool:
 
 
 def terminate() -> None:
-    """Make gunicorn's master drain, as at SIGTERM: then it starts no other worker."""
+    """Make gunicorn's master drain, as at SIGTERM, so that it starts no other worker."""
     os.kill(os.getppid(), signal.SIGRTMIN)
 
 

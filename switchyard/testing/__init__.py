@@ -1,5 +1,5 @@
-"""A scripted model for tests of applications with the extension. No torch and no thread; routes,
-validation and streaming are the real ones.
+"""A scripted model for tests of applications with the extension. It needs no torch and no thread;
+routes, validation and streaming are real.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't clo
 
 
 class Fake:
-    """Replaces the models of one application, until `close` or the end of `with`. The latest
-    that isn't closed counts.
+    """Replaces the models of one application, until `close` or the end of `with`. If there are
+    several, the latest one that isn't closed counts.
     """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
@@ -60,11 +60,11 @@ class Fake:
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts so far, as rendered by the template, the latest last."""
+        """The prompts so far, as the template renders them, with the latest at the end."""
         return self._script.prompts
 
     def close(self) -> None:
-        """Restore the script before, or else the application's own models. Idempotent."""
+        """Restore the previous script, or else the application's own models. Idempotent."""
         if self in self._fakes:
             self._fakes.remove(self)
             self._replace()
@@ -85,9 +85,8 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Make the model of a Flask application with the extension answer by a script.
-
-    A prompt gets the answer whose key ends last in it. An answer is a text, or an exception of
+    """Make the model of a Flask application with the extension answer from a script. A prompt gets
+    the answer whose key ends last in it. An answer is a text, or an exception of
     `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`, which is raised, or a
     tuple of a text and the exception after it. A prompt without any key gets a text that says so.
 
@@ -99,8 +98,8 @@ def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
 
 @contextlib.contextmanager
 def faking() -> Iterator[Any]:
-    """Yields `fake`, and closes all that it has made. An application made inside needs no model on
-    this machine: without one, the demo model's tokenizer replaces it.
+    """Yields `fake`, and closes everything that it has made. An application that is created inside
+    needs no model on this machine; if there is none, the demo model's tokenizer replaces it.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, TABLES, "open", TABLES.open)

@@ -126,7 +126,7 @@ class FakeEngine(Engine):
         return [*events, Finished(job.identifier, reason, num_prompt, len(taken), 0, stop)]
 
     def _pieces(self, text: str, token_ids: Sequence[int]) -> list[str]:
-        """The text that each token adds: a character comes with the last of its tokens."""
+        """The text that each token adds. A character comes with the last of its tokens."""
         decoder = self.tokenizer.decoder()
         pieces = [decoder.push(token_id) for token_id in token_ids]
         if pieces and pieces[0].startswith(" ") and not text.startswith(" "):
@@ -156,7 +156,7 @@ class FakeLink:
 
 
 def _fresh(error: Exception) -> Any:
-    """An equal exception. An instance that is raised again and again grows its traceback."""
+    """An equal exception, because the traceback of an instance grows each time it is raised."""
     if isinstance(error, ClientGone):
         return ClientGone()
     new = type(error).__new__(type(error), *error.args)  # `__init__` may take other arguments

@@ -1,5 +1,5 @@
-"""One `switchyard engine` under supervision, as systemd would: it is ready, alive or silent by the
-messages of sd_notify. Knows nothing of Ray.
+"""Supervises one `switchyard engine`, as systemd would: messages of sd_notify show whether it is
+ready, alive or silent. Knows nothing of Ray.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ IN_USE = "can't listen on"
 
 
 class EngineFailed(Exception):
-    """An engine that did not become ready. One line, with its last one."""
+    """An engine did not become ready. The message is one line, with the last line of the engine."""
 
 
 class Place:
-    """An address that no other supervisor of this machine has. Its name is an abstract Unix socket,
-    which the kernel keeps for each network namespace and drops with the process.
+    """An address that no other supervisor on this machine has. It is reserved by an abstract Unix
+    socket, which the kernel keeps for each network namespace and removes with the process.
     """
 
     PREFIX = "switchyard-engine-"
@@ -54,14 +54,14 @@ class Place:
 
     @classmethod
     def taken(cls, address: str) -> list[str]:
-        """The places at an address of this machine that supervisors have now."""
+        """The places at one of this machine's addresses that supervisors have now."""
         with open("/proc/net/unix") as file:
             names = re.findall(rf" @{cls.PREFIX}(\S+)$", file.read(), re.MULTILINE)
         return sorted({one for one in names if one.startswith(f"{address}:")})
 
 
 class EngineProcess:
-    """Starts an engine at a free port, and returns from `start` once it is ready."""
+    """Starts an engine at a free port. `start` returns once the engine is ready."""
 
     def __init__(
         self,
@@ -72,8 +72,9 @@ class EngineProcess:
         silence: float = SILENCE,
         first_sign: float = FIRST_SIGN,
     ) -> None:
-        """`command`: without the engine's address, which becomes its last argument. `silence` and
-        `first_sign`: seconds after which a silent process is killed, later and at first.
+        """`command`: without the engine's address, which becomes its last argument. `silence`:
+        seconds after which a silent process is killed; `first_sign`: the same until its first sign
+        of life.
         """
         self._command = list(command)
         self._address = address
@@ -130,8 +131,8 @@ class EngineProcess:
         raise EngineFailed(f"no port from {self._ports[0]} to {self._ports[-1]} is free")
 
     def end(self, grace: float) -> bool:
-        """Let the engine finish its requests for `grace` seconds, then kill it. Whether it ended by
-        itself. Waits no longer than `grace` and some seconds.
+        """Let the engine finish its requests for `grace` seconds, then kill it. Returns whether it
+        ended by itself. Waits for at most `grace` plus a few seconds.
         """
         self._is_ending = True
         if self._child is None:
@@ -190,7 +191,7 @@ class EngineProcess:
             ended()
 
     def _last_line(self) -> str:
-        """Its reason, if it gave one: lines of its log may follow."""
+        """The engine's reason, if it gave one; lines of its log may follow it."""
         reasons = [line for line in self._lines if line.startswith("switchyard: ")]
         return (reasons or self._lines or ["it has written nothing"])[-1]
 
@@ -204,7 +205,9 @@ class EngineProcess:
         )
 
     def _listen(self, child: subprocess.Popen[bytes], signs: socket.socket) -> None:
-        """Until the process ends. Kills it if it is silent: frozen, it hears no SIGTERM."""
+        """Runs until the process ends. Kills a silent process, because a frozen one doesn't react
+        to SIGTERM.
+        """
         deadline = time.monotonic() + self._first_sign
         while child.poll() is None:
             try:

@@ -1,5 +1,6 @@
-"""Which engines failed to start on a machine. One that fails each time would otherwise load a model
-again and again, and Serve reports no failure while other engines of the model run.
+"""Records which engines failed to start on a machine. Otherwise an engine that fails each time
+would load a model again and again, and Serve reports no failure while other engines of the model
+run.
 """
 
 import json
@@ -19,15 +20,15 @@ class Store(Protocol):
 
 class Failures:
     def __init__(self, store: Store, name: str, address: str, cause: str) -> None:
-        """`name`: of the model. `address`: of the machine. `cause`: what the engines were started
-        for; earlier failures are void if it differs.
+        """`name`: that of the model. `address`: that of the machine. `cause`: what the engines were
+        started for; failures with another cause don't count.
         """
         self._store = store
         self._key = f"switchyard-failures {name} {address}"
         self._cause = cause
 
     def line(self) -> str:
-        """Why the last engine failed, and when another may be started; empty without a failure."""
+        """Why the last engine failed, and when another may be started; empty if none failed."""
         number, last, reason = self._read()
         if not self.is_pause:
             return reason
@@ -48,6 +49,6 @@ class Failures:
         self._store.put(self._key, "")
 
     def _read(self) -> tuple[int, float, str]:
-        """How many there were in a row, when the last one was, and why."""
+        """How many failures there were in a row, when the last one was, and why."""
         cause, number, last, reason = json.loads(self._store.get(self._key) or '["", 0, 0.0, ""]')
         return (number, last, reason) if cause == self._cause else (0, 0.0, "")

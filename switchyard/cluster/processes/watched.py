@@ -19,7 +19,7 @@ LAST = 1.0  # seconds for the thread to end after it
 
 class Watched:
     """Starts a program again whenever it ends: after 1 second, then 2, 4, up to 30. If this process
-    is killed, the program gets SIGTERM: no other could start beside it.
+    is killed, the program gets SIGTERM, because no other could start beside it.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Watched:
         prepare: Callable[[], None] = lambda: None,
         explain: Callable[[str], str] = lambda line: "",
     ) -> None:
-        """`prepare` runs before each start. `explain`: what a line of the program means, said once
-        a start; empty: nothing.
+        """`prepare` runs before each start. `explain`: returns what a line of the program means,
+        which is printed once per start; empty: nothing.
         """
         self.name = name
         self._command = list(command)
@@ -48,7 +48,7 @@ class Watched:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the program and all that it started. Waits `END` seconds for it at most."""
+        """End the program and everything that it started. Waits for at most `END` seconds."""
         self._is_over.set()
         if (child := self._child) is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,1 +1,1 @@
-"""Which request gets a thread, and for how long."""
+"""Decides which request gets a thread, and for how long."""

@@ -1,9 +1,9 @@
 """The entrance: admission of POSTs to request threads. The others wait in order, without a thread.
 
 A request has a place from its dispatch until its jobs are submitted, it waits for something, or it
-has ended. Preparing a prompt needs the GIL: more at once would not be ready sooner, and would take
-it from the threads that answer. After a request that was refused its place rests for as long as the
-request took. So clients that come back at once take at most half of the time of the places.
+has ended. Preparing a prompt needs the GIL. More prompts at once would not be ready sooner, and
+would take the GIL from the threads that answer. After a request was refused, its place rests for as
+long as the request took, so clients that return at once take at most half of the places' time.
 """
 
 import heapq
@@ -30,9 +30,9 @@ class Entrance(Generic[Guest]):
         has_left: Callable[[Guest], bool],
         forget: Callable[[Guest], None],
     ) -> None:
-        """`begin` gives a request a thread. `turn_away` is called for one that has waited too long,
-        or finds `max_waiting` before it; `forget` for one whose client has left, by `has_left`. All
-        are called on any thread, and must not block.
+        """`begin` gives a request a thread. `turn_away` is called for a request that has waited too
+        long or finds `max_waiting` before it; `forget` for one whose client has left according to
+        `has_left`. All are called on any thread, and must not block.
         """
         self._begin = begin
         self._turn_away = turn_away
@@ -67,7 +67,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def look(self) -> None:
-        """Called at least once a second: takes places back, and ends waits."""
+        """Called at least once a second, to take places back and to end waits."""
         now = time.monotonic()
         if not self._waiting:  # nearly always
             return
@@ -118,8 +118,8 @@ class Entrance(Generic[Guest]):
             self._begin(guest)
 
     def _next(self) -> Guest | None:
-        """The first that waits; those before it whose clients have left are forgotten. Under the
-        lock.
+        """The first waiting request. Those before it whose clients have left are forgotten. Under
+        the lock.
         """
         while self._waiting:
             guest = next(iter(self._waiting))

@@ -10,7 +10,7 @@ RETRY = 1.0  # seconds; a guess, since a slow client's end is unknown
 
 
 class RequestThreads:
-    """The last few threads take no bodies, so that health checks and refusals always get an answer.
+    """The last few threads read no bodies, so that health checks and refusals always get an answer.
     At most half of the threads wait for bodies.
     """
 
@@ -39,7 +39,9 @@ class RequestThreads:
         self._waiting.discard(connection)
 
     def check_body(self, is_turned_away: bool = False) -> None:
-        """Called before a body is read. `is_turned_away`: at the entrance. Raises Full."""
+        """Called before a body is read. `is_turned_away`: whether the entrance turned the request
+        away. Raises Full.
+        """
         if is_turned_away:
             raise engine.Full(
                 f"the queue is full: the request waited {PATIENCE:g} s, or too many wait", RETRY

@@ -45,8 +45,9 @@ class LastBusyFirst:
 
 
 class RequestPool(ThreadPoolExecutor):
-    """Python's own pool uses its threads in turn. Each used thread has touched a stack, and the C
-    library keeps up to 240 KB of freed memory for it: for some hundred threads, of few busy ones.
+    """A pool that reuses the threads that were busy last. Python's own pool uses its threads in
+    turn. For each used thread, the C library keeps a stack and up to 240 KB of freed memory, which
+    would be for some hundred threads, though few are busy.
     """
 
     def __init__(self, max_workers: int) -> None:
