@@ -31,9 +31,14 @@ class Measured:
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
-@click.option("--streams", default="1,8,32", show_default=True, help="Streams at once, in turns.")
-@click.option("--tokens", default=128, show_default=True, help="New tokens of each stream.")
-@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
+@click.option(
+    "--streams",
+    default="1,8,32",
+    show_default=True,
+    help="Numbers of concurrent streams, one after another.",
+)
+@click.option("--tokens", default=128, show_default=True, help="New tokens per stream.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 def bench(url: str | None, key: str | None, streams: str, tokens: int, as_json: bool) -> None:
     """Measure a running server: tokens per second, waits, gaps, errors."""
     try:

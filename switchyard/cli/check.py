@@ -40,8 +40,12 @@ class Finding(NamedTuple):
 
 @click.command()
 @with_settings
-@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
-@click.option("--engine", "at", help="Check only one shared engine: has it loaded its model?")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
+@click.option(
+    "--engine",
+    "at",
+    help="Only check whether the shared engine at this address has loaded its model.",
+)
 def check(as_json: bool, at: str | None, **given: Any) -> None:
     """Check settings, keys, models, memory and address without starting a server.
 

@@ -58,7 +58,7 @@ class Line(NamedTuple):
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 def doctor(as_json: bool) -> None:
     """Show what this machine has for a server, and what it lacks."""
     lines = list(look())

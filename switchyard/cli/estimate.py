@@ -47,19 +47,19 @@ class _Bits(click.FloatRange):
 @click.option(
     "--bits",
     type=_Bits(2, 16),
-    help="Bits a weight, such as 4.0, before the download: only config.json is read.",
+    help="Bits per weight, such as 4.0, for a model that isn't downloaded: reads only config.json.",
 )
 @click.option(
     "--context",
     type=click.IntRange(PAGE_SIZE),
-    help="Tokens of one prompt and completion. Default: the model's own, or as many as fit.",
+    help="Tokens of one prompt and its completion. Default: the model's context, or what fits.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, 4096),
     default=1,
     show_default=True,
-    help="Number of such contexts that the cache holds at once.",
+    help="Number of such contexts that the cache should hold at once.",
 )
 @click.option(
     "--gpu",
@@ -67,13 +67,15 @@ class _Bits(click.FloatRange):
     type=_size,
     multiple=True,
     metavar="SIZE",
-    help="Memory of a GPU, such as 24GB; once for each of several. Default: what is free on those"
+    help="Memory of a GPU, such as 24GB; repeatable. Default: the free memory of the GPUs"
     " of this machine, if there are any.",
 )
 @click.option("--draft", metavar="DIR", help="Directory of a draft model.")
-@click.option("--lora", "loras", metavar="DIR", multiple=True, help="A LoRA; repeatable.")
-@click.option("--tensor-parallel", is_flag=True, help="Each layer is split over all GPUs.")
-@click.option("--json", "as_json", is_flag=True, help="As an object; sizes in bytes.")
+@click.option(
+    "--lora", "loras", metavar="DIR", multiple=True, help="Directory of a LoRA; repeatable."
+)
+@click.option("--tensor-parallel", is_flag=True, help="Split each layer over all GPUs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with sizes in bytes.")
 def estimate(
     model_dir: str,
     bits: float | None,

@@ -55,20 +55,26 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(["user", "metrics", "admin"]), help="Default: user.")
+@click.option(
+    "--role",
+    type=click.Choice(["user", "metrics", "admin"]),
+    help="Role of the key. Default: user.",
+)
 @click.option("--model", "models", multiple=True, help="A model that the key may use; repeatable.")
-@click.option("--rpm", type=int, help="Requests a minute.")
-@click.option("--tpm", type=int, help="Tokens a minute: computed prompt tokens and new tokens.")
-@click.option("--concurrency", type=int, help="Requests at once.")
-@click.option("--max-tokens", type=int, help="Maximum number of new tokens of a request.")
-@click.option("--budget-tokens", type=int, help="Tokens in each --budget-period, prompts included.")
+@click.option("--rpm", type=int, help="Maximum number of requests per minute.")
+@click.option(
+    "--tpm", type=int, help="Maximum tokens per minute: computed prompt tokens and new tokens."
+)
+@click.option("--concurrency", type=int, help="Maximum number of concurrent requests.")
+@click.option("--max-tokens", type=int, help="Maximum number of new tokens per request.")
+@click.option("--budget-tokens", type=int, help="Tokens per --budget-period, including prompts.")
 @click.option("--budget-period", type=click.Choice(["day", "month", "total"]))
 @click.option("--priority", type=int, help="Default priority of its requests.")
 @click.option("--max-priority", type=int, help="Maximum priority of its requests.")
 @click.option("--expires", help="Expiry, such as 2027-01-01T00:00:00Z.")
 @click.option("--note", help="A note, such as the owner.")
-@click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
-@click.option("--json", "as_json", is_flag=True, help="As an object.")
+@click.option("--stdin", "is_given", is_flag=True, help="Read the key from standard input.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @with_file
 def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -> None:
     """Add a key and print it. It can't be shown again."""
@@ -90,7 +96,7 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
 
 
 @keys.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 @with_file
 def list_keys(path: str, as_json: bool) -> None:
     """List the keys, without their hashes."""
@@ -124,8 +130,8 @@ def remove(path: str, name: str) -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--stdin", "is_given", is_flag=True, help="Take the key from standard input.")
-@click.option("--json", "as_json", is_flag=True, help="As an object.")
+@click.option("--stdin", "is_given", is_flag=True, help="Read the key from standard input.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @with_file
 def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
     """Replace the key with this name, and keep its limits."""
@@ -143,7 +149,7 @@ def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
 
 
 @keys.command()
-@click.option("--json", "as_json", is_flag=True, help="As an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @with_file
 def check(path: str, as_json: bool) -> None:
     """Check whether a server could read the file."""

@@ -30,7 +30,7 @@ LOADS = {"start": "", "demand": ", on demand", "manual": ", only by an operator"
 
 
 @models.command("list")
-@click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON.")
 @click.pass_obj
 def show(there: Context, as_json: bool) -> None:
     """List models with state and aliases, and directories of models_dir that may be loaded."""
@@ -59,7 +59,11 @@ def show(there: Context, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--model", help="A directory of models_dir, or the path of a configured model.")
 @click.option("--set", "settings", multiple=True, help="NAME=VALUE, as in a table [[models]].")
-@click.option("--way", type=click.Choice(["beside", "drain"]), help="Default: as memory allows.")
+@click.option(
+    "--way",
+    type=click.Choice(["beside", "drain"]),
+    help="How to swap. Default: beside if memory allows, else drain.",
+)
 @click.pass_obj
 def load(
     there: Context, name: str, model: str | None, settings: tuple[str, ...], way: str | None
@@ -88,7 +92,9 @@ def _show_progress(line: bytes) -> None:
 
 @models.command()
 @click.argument("name")
-@click.option("--drain", type=float, help="Seconds for its running jobs. Default: the model's.")
+@click.option(
+    "--drain", type=float, help="Seconds for running jobs to finish. Default: the model's setting."
+)
 @click.pass_obj
 def unload(there: Context, name: str, drain: float | None) -> None:
     """Unload a model after its last job."""

@@ -27,7 +27,7 @@ def with_model_settings(command: Command) -> Command:
             "assigned",
             multiple=True,
             metavar="NAME=VALUE",
-            help="A setting, as SWITCHYARD_NAME; repeatable.",
+            help="Override a setting; repeatable.",
         ),
     ):
         command = option(command)

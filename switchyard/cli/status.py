@@ -17,8 +17,8 @@ PAUSE = 2.0  # seconds between two looks
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="The server's own JSON.")
+@click.option("--watch", is_flag=True, help="Repeat every two seconds, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the server's JSON.")
 def status(url: str | None, key: str | None, watch: bool, as_json: bool) -> None:
     """Show each model's state, queue, batch and rates. With a user's key, shows only states and
     sums.

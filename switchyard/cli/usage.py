@@ -19,11 +19,15 @@ TEXTS = ("day", "key", "model")  # columns of text; the others are numbers
 @click.command()
 @click.option("--url", help="URL of the server. Default: the address in the settings.")
 @click.option("--key", envvar=KEY, help="API key. Default: $SWITCHYARD_KEY.")
-@click.option("--from", "first", metavar="DAY", help="In UTC. Default: the first of the month.")
-@click.option("--to", "last", metavar="DAY", help="Default: today.")
-@click.option("--group-by", metavar="NAMES", help="Some of day,key,model. Default: all.")
-@click.option("--csv", "form", flag_value="csv", help="As comma-separated values.")
-@click.option("--json", "form", flag_value="json", help="The server's own JSON.")
+@click.option(
+    "--from", "first", metavar="DAY", help="First day, in UTC. Default: the first of the month."
+)
+@click.option("--to", "last", metavar="DAY", help="Last day. Default: today.")
+@click.option(
+    "--group-by", metavar="NAMES", help="Names to group by: some of day,key,model. Default: all."
+)
+@click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
+@click.option("--json", "form", flag_value="json", help="Print the server's JSON.")
 def usage(
     url: str | None,
     key: str | None,

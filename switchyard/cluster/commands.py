@@ -76,9 +76,9 @@ def cluster() -> None:
 @click.option(
     "--engines",
     default=0,
-    help="Engines without a GPU that may run here. Default: 0, and none on a GPU either.",
+    help="Number of engines without a GPU that may run here. Default: 0, and none with a GPU.",
 )
-@click.option("--new-key", metavar="FILE", help="Write a key for all machines to FILE, and end.")
+@click.option("--new-key", metavar="FILE", help="Write a key for all machines to FILE, and exit.")
 @_with_faults
 def head(address: str | None, engines: int, new_key: str | None) -> None:
     """Run the head of the cluster on this machine, until a signal ends it."""
@@ -94,10 +94,12 @@ def head(address: str | None, engines: int, new_key: str | None) -> None:
 
 @cluster.command()
 @ADDRESS
-@click.option("--engines", default=1, help="Engines without a GPU that may run here. Default: 1.")
-@click.option("--label", help="A word that `nodes` of a model may name.")
 @click.option(
-    "--drain", is_flag=True, help="Move the engines of this machine elsewhere, to stop it then."
+    "--engines", default=1, help="Number of engines without a GPU that may run here. Default: 1."
+)
+@click.option("--label", help="A label that a model's `nodes` may name.")
+@click.option(
+    "--drain", is_flag=True, help="Move this machine's engines elsewhere, so that you can stop it."
 )
 @_with_faults
 def node(address: str | None, engines: int, label: str | None, drain: bool) -> None:
@@ -118,7 +120,7 @@ def node(address: str | None, engines: int, label: str | None, drain: bool) -> N
 
 @cluster.command()
 @ADDRESS
-@click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @_with_faults
 def apply(address: str | None, dry_run: bool) -> None:
     """Start, scale, update and end engines until the cluster matches the settings."""
@@ -137,7 +139,7 @@ def apply(address: str | None, dry_run: bool) -> None:
 
 @cluster.command()
 @ADDRESS
-@click.option("--json", "as_json", is_flag=True, help="As one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @_with_faults
 def status(address: str | None, as_json: bool) -> None:
     """Show machines, engines, and which engines wait for which resources."""
