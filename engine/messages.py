@@ -198,7 +198,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """The job waits again: the batch failed before its client had seen anything of it."""
+    """The job waits again: the batch failed before the job's client had received any text."""
 
     identifier: str
 

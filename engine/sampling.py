@@ -80,7 +80,7 @@ class Sampling:
     repetition_range: int = _parameter(  # -1: all
         -1,
         "penalize",
-        "Number of latest tokens to which the repetition penalty applies.",
+        "Number of most recent tokens to which the repetition penalty applies.",
         part_of="repetition_penalty",
         ge=-1,
         lt=SIZE,
@@ -96,7 +96,7 @@ class Sampling:
     frequency_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Subtracted from a token's logit for each time that the token is in the completion.",
+        "Subtracted from a token's logit for each occurrence of the token in the completion.",
         ge=-2,
         le=2,
     )
@@ -134,7 +134,7 @@ class Sampling:
     dry_range: int = _parameter(  # 0: all
         0,
         "mask",
-        "Number of latest tokens to which DRY applies.",
+        "Number of most recent tokens to which DRY applies.",
         part_of="dry_multiplier",
         ge=0,
         lt=SIZE,

@@ -35,11 +35,11 @@ def row(family: str) -> list[str]:
     model = tokenizer["model"]
     tokens = {*model["vocab"], *(added["content"] for added in tokenizer["added_tokens"])}
     template = json.loads((path / "tokenizer_config.json").read_text("utf-8")).get("chat_template")
-    kind = "characters, bytes for rare ones" if model["byte_fallback"] else "bytes"
+    kind = "character-level BPE with byte fallback" if model["byte_fallback"] else "byte-level BPE"
     gap = next((form for form in FORMS if tokens.issuperset(form.tokens)), None)
     return [
         NAMES[family],
-        f"BPE of {kind}, {len(tokens):,} tokens",
+        f"{kind}, {len(tokens):,} tokens",
         "written for the tests" if template is None else "its own",
         f"`{found}`" if (found := opening(family)) else "the server's form",
         "`<think>`" if "<think>" in (template or "") else "",

@@ -73,8 +73,8 @@ class Chat(Scored, HowToThink):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens at each place. Refused above 0 without"
-        " `logprobs`.",
+        description="Number of most probable tokens at each place. Values above 0 are"
+        " refused without `logprobs`.",
     )
     tools: list[Tool] = Field(
         default=[],

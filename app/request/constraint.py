@@ -99,8 +99,8 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Under Ollama's name, which Open WebUI sends to all servers, a form may be written as for
-        Ollama.
+        """Under `format`, Ollama's name for the parameter, which Open WebUI sends to all servers,
+        the response format may be written as for Ollama.
         """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():

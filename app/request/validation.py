@@ -156,9 +156,7 @@ class Parameters(BaseModel):
 
     @contextlib.contextmanager
     def as_said(self) -> Iterator[None]:
-        """In errors about fields that are raised inside, parameters have the names that the client
-        used.
-        """
+        """Within this context, errors about fields give parameters the client's own names."""
         with renaming(self._said), renaming(self.names_of_fields()):
             yield
 

@@ -75,7 +75,8 @@ class Tokenizer:
 
     def encode_within(self, text: str) -> list[int] | None:
         """Token ids of plain text inside another text, so without the space that some tokenizers
-        put before a text. None if the tokenizer gives no tokens with the bytes of `text`.
+        put before a text. None if the tokenizer gives no tokens whose bytes are those of
+        `text`.
         """
         for before in ("", "\n"):
             num_before = len(self._ordinary(before)) if before else 0

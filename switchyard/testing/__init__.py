@@ -1,5 +1,5 @@
-"""A scripted model for tests of applications with the extension. It needs no torch and no thread;
-routes, validation and streaming are real.
+"""A scripted model for tests of applications that use the extension. It needs no torch and no
+thread; routes, validation and streaming are real.
 """
 
 import contextlib
@@ -85,8 +85,8 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Make the model of a Flask application with the extension answer from a script. A prompt gets
-    the answer whose key ends last in it. An answer is a text, or an exception of
+    """Make the model of a Flask application that uses the extension give answers from a script. A
+    prompt gets the answer whose key ends last in it. An answer is a text, or an exception of
     `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`, which is raised, or a
     tuple of a text and the exception after it. A prompt without any key gets a text that says so.
 

@@ -54,7 +54,7 @@ def with_offer(
     format: CallFormat,
     escape: Escape,
 ) -> list[Message]:
-    """The same conversation, in which the system offers the tools."""
+    """The same conversation, with the tools offered in the system message."""
     if not tools:
         return list(messages)
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)

@@ -55,8 +55,8 @@ class MessageRender:
                 yield {"type": "message_stop"}, ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        """Text that this function writes is missing from `whole`, which a stream doesn't need at
-        its end.
+        """Text that the returned function writes is missing from `whole`, which a stream doesn't
+        need at its end.
         """
         block = self._blocks.open
         if block is None or block.kind != "text" or not self._answer.is_plain:

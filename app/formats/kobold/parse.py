@@ -241,7 +241,7 @@ class EncodeText(Parameters):
 
 class DecodeTokens(Parameters):
     tokens: list[TokenId] = Field(
-        fail_fast=True, description="Token ids. Refused if the vocabulary has no such id."
+        fail_fast=True, description="Token ids. Refused if an id is not in the vocabulary."
     )
 
 
@@ -255,7 +255,7 @@ _KOBOLD_ALONE = known_by(Kobold) - known_by(Textgen)
 
 def is_textgen(body: dict[str, Any]) -> bool:
     """Whether a body is that of text-generation-webui, which shares the path. The name of the token
-    limit shows it.
+    limit tells them apart.
     """
     return "max_new_tokens" in body and not body.keys() & _KOBOLD_ALONE
 

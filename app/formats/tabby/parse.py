@@ -33,7 +33,7 @@ class TokenDecode(Parameters):
     }
 
     tokens: list[TokenId] = Field(
-        fail_fast=True, description="Token ids. Refused if the vocabulary has no such id."
+        fail_fast=True, description="Token ids. Refused if an id is not in the vocabulary."
     )
     decode_special_tokens: bool = Field(
         True, description="Whether to spell out special tokens in the text."

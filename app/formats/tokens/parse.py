@@ -63,7 +63,7 @@ class TokenizeChat(Chat):
 
 class Detokenize(OfModel):
     tokens: list[TokenId] = Field(
-        fail_fast=True, description="Token ids. Refused if the vocabulary has no such id."
+        fail_fast=True, description="Token ids. Refused if an id is not in the vocabulary."
     )
 
 

@@ -101,7 +101,7 @@ class Document:
         return self._derived[key]
 
     def value(self, value: Any, where: str) -> Schema:
-        """The schema that admits only one array or object."""
+        """The schema that admits only `value`, an array or object."""
         if id(value) in self._values:
             return self._values[id(value)][1]
         content: dict[str, Any]

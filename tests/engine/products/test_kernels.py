@@ -176,7 +176,7 @@ def test_norm_gather_and_activation_write_in_the_next_ones_order():
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ([(4, 64, 16)], "32 rows"),
+        ([(4, 64, 16)], "multiple of 32"),
         ([(b, 32, 32) for b in (8, 6, 5, 4, 3, 2, 4)], "7 changes of width"),
     ],
 )

@@ -97,4 +97,4 @@ def test_small_groups_of_rows_are_one(ask, changed):
         return groups
 
     path = changed({f"{key}.q_groups": moved})
-    assert ask(path) == f"{key} has groups that are not of 32 rows or a multiple"
+    assert ask(path) == f"{key} has groups whose number of rows is not a multiple of 32"

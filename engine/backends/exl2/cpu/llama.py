@@ -136,8 +136,8 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
         differing.append("hidden_act")
     if differing:
         raise ModelError(
-            f"the CPU backend serves a plain Llama, and this has its own {', '.join(differing)}: "
-            "use a CUDA device for this model"
+            f"the CPU backend serves only plain Llama models, and this one differs in"
+            f" {', '.join(differing)}: use a CUDA device for this model"
         )
     if config.num_attention_heads % config.num_key_value_heads:
         raise ModelError(

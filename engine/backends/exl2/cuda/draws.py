@@ -1,4 +1,4 @@
-"""Draws among few tokens as CUDA graphs, over the logits of decode steps. Engine thread.
+"""Draws among a few candidate tokens, as CUDA graphs over decode steps' logits. Engine thread.
 
 The host launches some twenty small kernels for such a draw, which takes longer than the pass of a
 small model.

@@ -115,7 +115,7 @@ def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]
     a run differ in size. Raises Unsuitable.
     """
     if any(rows % CHUNK or not rows for _, rows in groups):
-        raise Unsuitable("groups that are not of 32 rows or a multiple")
+        raise Unsuitable("groups whose number of rows is not a multiple of 32")
     found: list[list[tuple[int, int]]] = []
     for group in groups:
         if not found or found[-1][0][0] != group[0]:
