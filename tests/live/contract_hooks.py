@@ -10,7 +10,7 @@ from schemathesis.core.failures import AcceptedNegativeData
 from schemathesis.openapi.checks import RejectedPositiveData
 
 from switchyard.app.chat.request import Chat
-from switchyard.app.formats.anthropic.parse import MessageRequest
+from switchyard.app.formats.anthropic.parse import MessageRequest, MessagesBody
 from switchyard.app.formats.kobold.parse import (
     KOBOLD_SWITCHES,
     TEXTGEN_SWITCHES,
@@ -178,6 +178,7 @@ def other_names(path, body):
         "/v1/completions": Completion,
         **dict.fromkeys(CHATS, Chat),
         "/v1/messages": MessageRequest,
+        "/v1/messages/count_tokens": MessagesBody,
         "/v1/responses": ResponseRequest,
         "/v1/responses/input_tokens": ResponseRequest,
         "/generate": Generate,
