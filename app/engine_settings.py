@@ -46,6 +46,7 @@ class ModelSettings(pydantic.BaseModel):
         None, description="The model's name for clients. Default: the directory's name."
     )
     device: engine.Device = _of_engine("device")
+    backend: engine.Library = _of_engine("backend")
     link: engine.LinkKind = _of_engine("link")
     at: list[str] = _of_engine("at")
     engine_key_file: str | None = _of_engine("engine_key_file")

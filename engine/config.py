@@ -22,6 +22,7 @@ CacheMode = str  # a name of CACHE_BITS; for EXL3 also bits of keys and of value
 CACHE_BITS: dict[CacheMode, tuple[int, int]] = {
     **{"float16": (16, 16), "Q8": (8, 8), "Q6": (6, 6), "Q4": (4, 4)}
 }
+Library = Literal["auto", "exl2", "exl3"]
 LinkKind = Literal["auto", "thread", "process", "socket"]
 
 Value = TypeVar("Value")
@@ -68,6 +69,11 @@ class ModelConfig:
         "auto",
         "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU. A GPU that torch can't"
         " use is an error at start.",
+    )
+    backend: Library = _option(  # noqa: RUF009
+        "auto",
+        "What computes the model on a GPU: `exl2`, `exl3`, or `auto`: ExLlamaV3 for EXL3 weights,"
+        " and for float16 ones of an architecture that ExLlamaV2 doesn't know.",
     )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",

@@ -19,7 +19,7 @@ from switchyard.app.table_settings import TableModel  # noqa: E402
 PAGE = ROOT / "docs" / "configuration.md"
 TABLE = re.compile(r"(<!-- settings: (.*) -->\n)(?:.*\n)*?(<!-- end of settings -->\n)")
 GROUPS = {
-    "Model": "model name device max_seq_len rope_scale rope_alpha loras",
+    "Model": "model name device backend max_seq_len rope_scale rope_alpha loras",
     "Memory": "cache_tokens cache_mode gpu_reserve unpacked_weights products",
     "GPUs": "gpus gpu_split tensor_parallel",
     "Engines": "link replicas at engine_key_file silence_timeout hang_timeout hang_exit",

@@ -10,7 +10,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
-from switchyard.engine.model.exl3 import check_exl3_settings, is_exl3
+from switchyard.engine.model.exl3 import check_exl3_settings, is_by_exl3
 from switchyard.engine.model.model_dir import read_config
 
 GPU_SETTINGS = (
@@ -29,7 +29,7 @@ def make_backend(
     `tell_progress` gets the progress of a load, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
-    if is_exl3(read_config(config.path)):
+    if is_by_exl3(config, read_config(config.path)):
         return _make_exl3(config, device, grammars, tell_progress)
     if device == "cpu":
         from switchyard.engine.backends.exl2 import cpu
@@ -52,7 +52,7 @@ def _make_exl3(
 ) -> Backend:
     check_exl3_settings(config)
     if device == "cpu":
-        raise ModelError("EXL3 models need a CUDA device: the CPU backend serves only float16")
+        raise ModelError("ExLlamaV3 needs a CUDA device: the CPU backend serves float16 Llamas")
     from switchyard.engine.backends import exl3
 
     exl3.check_machine(config)
@@ -99,5 +99,7 @@ def refuse_gpu_settings(config: ModelConfig) -> None:
         given = getattr(config, field.name)
         if field.name in GPU_SETTINGS and given not in (field.default, "off"):
             raise ModelError(f"{field.name} needs a GPU, but the device is cpu", field.name)
+    if config.backend == "exl3":
+        raise ModelError("backend exl3 needs a GPU, but the device is cpu", "backend")
     if config.cache_tokens == "auto":
         raise ModelError("cache_tokens auto needs a GPU, but the device is cpu", "cache_tokens")

@@ -1,5 +1,5 @@
-"""Decides which EXL3 models are served, by config.json and the names of their tensors. ExLlamaV3
-computes them, in the version that `engine.backends.exl3` names.
+"""Decides which models ExLlamaV3 computes, by config.json and the names of their tensors: those in
+EXL3, and float16 ones whose architecture ExLlamaV2 doesn't know.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 from switchyard.engine.config import CACHE_BITS, ModelConfig
 from switchyard.engine.errors import ModelError
-from switchyard.engine.model.architectures import architecture_of
+from switchyard.engine.model.architectures import ACTIVATIONS, architecture_of
 
 VERSION = (1, 6, 5)
 MOST_BITS = 8
@@ -49,34 +49,60 @@ OTHERS = (
     *("Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration"),
     "Qwen3VLMoeForConditionalGeneration",
 )
+EVERY = (*PLAIN, *STATEFUL, *OTHERS)
 REFUSED = {  # settings, and why
-    "tensor_parallel": "one GPU serves an EXL3 model",
-    "gpu_split": "one GPU serves an EXL3 model",
-    "loras": "LoRAs are for EXL2, GPTQ and float16",
+    "tensor_parallel": "one GPU has all of it",
+    "gpu_split": "one GPU has all of it",
+    "loras": "only ExLlamaV2's have LoRAs",
     "rope_alpha": "ExLlamaV3 has none; it reads the model's own scaling",
     "rope_scale": "ExLlamaV3 has none; it reads the model's own scaling",
-    "draft_model": "guesses are for EXL2, GPTQ and float16",
-    "ngram_draft": "guesses are for EXL2, GPTQ and float16",
+    "draft_model": "only ExLlamaV2's guess tokens",
+    "ngram_draft": "only ExLlamaV2's guess tokens",
 }
 
 
 def is_exl3(model_config: dict[str, Any]) -> bool:
+    """Whether ExLlamaV3 computes the model, unless the setting `backend` says otherwise."""
+    if (method := _method(model_config)) is not None:
+        return method == "exl3"
+    name = architecture_of(model_config)
+    return name not in ACTIVATIONS and name in EVERY
+
+
+def is_by_exl3(config: ModelConfig, model_config: dict[str, Any]) -> bool:
+    """Whether ExLlamaV3 computes the model. Raises ModelError if `backend` can't."""
+    usual, method = is_exl3(model_config), _method(model_config)
+    if config.backend == "exl2" and usual:
+        what = "EXL3 weights" if method else architecture_of(model_config)
+        raise ModelError(f"backend exl2 can't read {what}: set backend to auto", "backend")
+    if config.backend == "exl3" and not usual:
+        if method is not None:
+            raise ModelError(
+                f"backend exl3 can't read {method.upper()} weights: set backend to auto", "backend"
+            )
+        check_exl3(model_config)
+        return True
+    return usual
+
+
+def _method(model_config: dict[str, Any]) -> str | None:
     quantization = model_config.get("quantization_config")
-    return isinstance(quantization, dict) and quantization.get("quant_method") == "exl3"
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    return None if method is None else str(method)
 
 
 def check_exl3(model_config: dict[str, Any]) -> None:
-    """Raises ModelError for an EXL3 model that is not served, by its config.json."""
+    """Raises ModelError for a model of ExLlamaV3 that is not served, by its config.json."""
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
-            f"{name} keeps a state for each text, which is not served for EXL3 yet. Served are"
+            f"{name} keeps a state for each text, which is not served by ExLlamaV3 yet. Served are"
             f" {', '.join(PLAIN)}"
         )
     if name not in PLAIN:
-        why = "is not served for EXL3" if name in OTHERS else "is unknown to ExLlamaV3"
+        why = "is not served by ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
         raise ModelError(f"the architecture {name} {why}. Served are {', '.join(PLAIN)}")
-    quantization = model_config["quantization_config"]
+    quantization = model_config.get("quantization_config") or {}
     for entry in ("bits", "head_bits"):
         bits = quantization.get(entry)
         if isinstance(bits, int | float) and not 1 <= bits <= MOST_BITS:
@@ -104,7 +130,7 @@ def check_exl3_tensors(root: Path, names: Iterable[str]) -> None:
 
 def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
     """Raises ModelError for a setting that would not be honoured."""
-    if is_exl3(model_config):
+    if is_by_exl3(config, model_config):
         check_exl3_settings(config)
         return
     for mode in config.cache_mode:
@@ -116,9 +142,9 @@ def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
 
 
 def check_exl3_settings(config: ModelConfig) -> None:
-    """Raises ModelError for a setting that is not honoured for EXL3."""
+    """Raises ModelError for a setting that is not honoured by ExLlamaV3."""
     for field in fields(config):
         if field.name in REFUSED and getattr(config, field.name) not in (field.default, (), False):
             raise ModelError(
-                f"{field.name} is not for EXL3 models: {REFUSED[field.name]}", field.name
+                f"{field.name} is not for a model of ExLlamaV3: {REFUSED[field.name]}", field.name
             )

@@ -12,7 +12,7 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.estimate import Footprint
 from switchyard.engine.memory.lengths import Lengths, lengths
 from switchyard.engine.memory.unpacked import products_space, unpacked_sizes, work_space
-from switchyard.engine.model.exl3 import check_exl3_tensors, check_settings, is_exl3
+from switchyard.engine.model.exl3 import check_exl3_tensors, check_settings, is_by_exl3, is_exl3
 from switchyard.engine.model.model_dir import ModelDir, read_config
 from switchyard.engine.model.shape import Shape, read_shape
 from switchyard.engine.model.tensors import MOST_BITS, planned_sizes, read_sizes
@@ -40,6 +40,7 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
     footprint = _footprint(Path(config.path), model_config, sizes, found)
+    footprint = replace(footprint, is_whole=is_by_exl3(config, model_config))
     if (
         footprint.unpacked
         and config.products == "auto"
@@ -53,7 +54,7 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
         own_bits = None if any(root.glob("*.safetensors")) else bits
         draft_config, sizes = _read(config.draft_model, own_bits)
         if is_exl3(draft_config):
-            raise ModelError(f"draft_model {root} is an EXL3 model: take EXL2's", "draft_model")
+            raise ModelError(f"draft_model {root} needs ExLlamaV3: take another", "draft_model")
         footprints.insert(0, _footprint(root, draft_config, sizes, found))
     return footprints, found
 
@@ -61,8 +62,10 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
 def _read(path: str, bits: float | None) -> tuple[dict[str, Any], dict[str, int]]:
     """config.json, and the sizes of all tensors by name."""
     if bits is not None:
-        planned = {"quant_method": "exl2"} if bits <= MOST_BITS else None
-        model_config = {**read_config(path), "quantization_config": planned}
+        model_config = read_config(path)
+        method = "exl3" if is_exl3(model_config) else "exl2"
+        planned = {"quant_method": method} if bits <= MOST_BITS else None
+        model_config = {**model_config, "quantization_config": planned}
         return model_config, planned_sizes(read_shape(model_config), bits)
     model_dir = ModelDir.read(path)
     sizes = read_sizes(model_dir.path)
@@ -75,7 +78,6 @@ def _footprint(
 ) -> Footprint:
     shape = read_shape(model_config)
     return Footprint(
-        is_whole=is_exl3(model_config),
         modules=_modules(root, shape, sizes),
         fixed=_fixed(shape, found),
         num_kv_heads=shape.num_kv_heads,

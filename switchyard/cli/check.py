@@ -26,7 +26,7 @@ from switchyard.engine.backends import refuse_gpu_settings
 from switchyard.engine.backends.exl3 import check_machine
 from switchyard.engine.memory.gpus import check_gpus, has_gpu, is_for_cpu
 from switchyard.engine.memory.together import Together
-from switchyard.engine.model.exl3 import is_exl3
+from switchyard.engine.model.exl3 import is_by_exl3
 from switchyard.engine.model.loadable import check_loadable
 from switchyard.engine.models.opening import ask_engine, engines_of, look_at
 from switchyard.server import address
@@ -148,7 +148,7 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
         footprints, lengths = check_loadable(config)
         if is_for_cpu(config.device):
             refuse_gpu_settings(config)
-        elif is_exl3(model_dir.config):
+        elif is_by_exl3(config, model_dir.config):
             check_machine(config)
         check_gpus(config)
         tokenizer = engine.Tokenizer(model_dir)

@@ -331,6 +331,7 @@ def test_a_load_of_an_alias_is_told_the_models_name(make):
 def test_what_a_change_may_set():
     """A new setting of a model is one of a change, unless it is left out. Paths are."""
     assert set(ModelChange.model_fields) == {
+        "backend",
         "cache_mode",
         "cache_tokens",
         "default_frequency_penalty",

@@ -15,10 +15,10 @@ from switchyard.engine.model.architectures import ACTIVATIONS, PIXTRAL, text_con
 from switchyard.engine.model.model_dir import ModelDir
 
 UNKNOWN = [
-    *("PhiForCausalLM", "GPTNeoXForCausalLM", "NemotronForCausalLM", "Gemma3ForCausalLM"),
-    *("Olmo2ForCausalLM", "Llama4ForCausalLM", "DeepseekV3ForCausalLM", "MambaForCausalLM"),
+    *("PhiForCausalLM", "GPTNeoXForCausalLM", "NemotronForCausalLM"),
+    *("Olmo2ForCausalLM", "Llama4ForCausalLM", "MambaForCausalLM"),
     *("FalconForCausalLM", "BloomForCausalLM", "MPTForCausalLM", "T5ForConditionalGeneration"),
-    *("Qwen2MoeForCausalLM", "GptOssForCausalLM", "LlavaForConditionalGeneration"),
+    *("Qwen2MoeForCausalLM", "LlavaForConditionalGeneration"),
 ]
 MOE = {"norm_topk_prob": True}
 

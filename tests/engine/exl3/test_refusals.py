@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from switchyard.cli import main
 from switchyard.cli.estimate import CANNOT_LOAD
-from switchyard.engine.backends import exl3, make_backend
+from switchyard.engine.backends import exl3, make_backend, refuse_gpu_settings
 from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError, NoRoom
 from switchyard.engine.memory import gpus
@@ -34,6 +34,7 @@ MATRICES = (
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
 )
 
+FLOAT = {"quantization_config": None}
 MATRIX = "model.layers.0.mlp.up_proj"
 
 
@@ -70,7 +71,7 @@ def quantized(**changes):
     ("changes", "says"),
     [
         ({"architectures": ["Qwen3NextForCausalLM"]}, "keeps a state for each text"),
-        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not served for EXL3"),
+        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not served by ExLlamaV3"),
         ({"architectures": ["NewForCausalLM"]}, "is unknown to ExLlamaV3"),
         (quantized(bits=9), "bits of EXL3 weights is 9, and must be 1 to 8"),
         (quantized(version="1.7.0"), "exllamav3 1.7.0, which is newer than 1.6.5"),
@@ -78,6 +79,8 @@ def quantized(**changes):
         ({"without": [f"{MATRIX}.suh"]}, f"lack {MATRIX}.suh"),
         ({"without": [f"{MATRIX}.svh"]}, f"lack {MATRIX}.svh"),
         ({"without": [f"{MATRIX}.trellis"]}, f"lack {MATRIX}.trellis"),
+        ({**FLOAT, "architectures": ["GptOssForCausalLM"]}, "keeps a state for each text"),
+        ({**FLOAT, "architectures": ["DeepseekV3ForCausalLM"]}, "is not served by ExLlamaV3"),
         ({"architectures": ["LlamaForCausalLM"] * 2}, "architectures must name one"),
         ({"architectures": "LlamaForCausalLM"}, "architectures must name one"),
     ],
@@ -102,7 +105,7 @@ def test_a_model_that_is_not_served(make, changes, says):
 )
 def test_a_setting_that_is_not_honoured(make, setting):
     [name] = setting
-    with pytest.raises(ModelError, match=f"{name} is not for EXL3 models") as refused:
+    with pytest.raises(ModelError, match=f"{name} is not for a model of ExLlamaV3") as refused:
         check_loadable(replace(make(), **setting))
     assert refused.value.param == name
 
@@ -116,12 +119,12 @@ def test_bits_of_the_cache_are_for_exl3_alone(make):
 def test_estimate_refuses_such_a_setting_too(make):
     done = CliRunner().invoke(main, ["estimate", make().path, "--tensor-parallel"])
     assert done.exit_code == CANNOT_LOAD
-    assert "switchyard: tensor_parallel is not for EXL3 models" in done.output
+    assert "switchyard: tensor_parallel is not for a model of ExLlamaV3" in done.output
 
 
 def test_no_exl3_model_guesses_for_another(make):
     config = ModelConfig(DEMO, "m", draft_model=make().path)
-    with pytest.raises(ModelError, match="is an EXL3 model") as refused:
+    with pytest.raises(ModelError, match="needs ExLlamaV3") as refused:
         check_loadable(config)
     assert refused.value.param == "draft_model"
 
@@ -145,11 +148,50 @@ def test_a_model_that_is_served_is_measured(make):
     assert lengths.max_seq_len == 1024
 
 
+LLAMA, OLMO = ({"architectures": [name]} for name in ("LlamaForCausalLM", "Olmo3ForCausalLM"))
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+
+
+@pytest.mark.parametrize(
+    ("backend", "model", "expected"),
+    [
+        ("auto", LLAMA, True),
+        ("auto", {**LLAMA, **FLOAT}, False),
+        ("auto", {**OLMO, **FLOAT}, True),
+        ("exl2", {**LLAMA, **FLOAT}, False),
+        ("exl2", LLAMA, "backend exl2 can't read EXL3 weights"),
+        ("exl2", {**OLMO, **FLOAT}, "backend exl2 can't read Olmo3ForCausalLM"),
+        ("exl3", LLAMA, True),
+        ("exl3", {**LLAMA, **FLOAT}, True),
+        ("exl3", {**LLAMA, **GPTQ}, "backend exl3 can't read GPTQ weights"),
+        ("exl3", {"architectures": ["GPT2LMHeadModel"], **FLOAT}, "is unknown to ExLlamaV3"),
+    ],
+)
+def test_the_backend_is_the_one_that_reads_the_model_or_the_given_one(
+    make, backend, model, expected
+):
+    config = replace(make(**model), backend=backend)
+    if isinstance(expected, bool):
+        [footprint], _ = check_loadable(config)
+        assert footprint.is_whole is expected
+    else:
+        with pytest.raises(ModelError, match=expected):
+            check_loadable(config)
+
+
+def test_a_model_that_exl3_alone_reads_is_planned_before_its_download(make):
+    path = make(**OLMO, **FLOAT).path
+    done = CliRunner().invoke(main, ["estimate", path, "--bits", "4", "--gpu", "24GB"])
+    assert done.exit_code == 0 and done.output.startswith("Olmo3ForCausalLM, with 4 bits")
+
+
 def test_it_needs_a_gpu(make):
     with pytest.raises(ModelError, match="the weights are quantized"):
         check_loadable(replace(make(), device="cpu"))
-    with pytest.raises(ModelError, match="EXL3 models need a CUDA device"):
+    with pytest.raises(ModelError, match="ExLlamaV3 needs a CUDA device"):
         make_backend(replace(make(), device="cpu"))
+    with pytest.raises(ModelError, match="backend exl3 needs a GPU"):
+        refuse_gpu_settings(ModelConfig(DEMO, "m", "cpu", backend="exl3"))
 
 
 @pytest.fixture
