@@ -1,4 +1,5 @@
-"""Write the table in docs/models.md of what fits on which GPU, according to `switchyard estimate`.
+"""Write two tables in docs/models.md: what fits on which GPU, according to `switchyard estimate`,
+and what ExLlamaV3 serves.
 
 Usage: .venv/bin/python scripts/model_table.py
 """
@@ -16,10 +17,10 @@ sys.path.insert(0, str(ROOT))
 from switchyard import engine  # noqa: E402
 from switchyard.engine.memory.estimate import CONTEXT, GIB, Footprint  # noqa: E402
 from switchyard.engine.memory.plan import each_mode  # noqa: E402
+from switchyard.engine.model import exl3  # noqa: E402
 from switchyard.engine.model.footprint import measure  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
-BEGIN, END = "<!-- what fits -->\n", "<!-- end of what fits -->\n"
 GPUS = (8, 12, 16, 24, 48, 80)
 BITS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5)
 TOKENS = 16384
@@ -90,10 +91,27 @@ def text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(page: str, table: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}{table}{END}{rest.partition(END)[2]}"
+def of_exl3() -> str:
+    rows = {
+        "served on one GPU": exl3.PLAIN,
+        "refused for now: they keep a state for each text": exl3.STATEFUL,
+        "refused: other caches, images, drafts": exl3.OTHERS,
+        "settings that are refused": exl3.REFUSED,
+    }
+    lines = ["| | `architectures` of `config.json` |", "|---|---|"]
+    for label, names in rows.items():
+        lines.append(f"| {label} | {', '.join(f'`{name}`' for name in names)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(page: str) -> str:
+    """The page with new tables, each between two comments that name it."""
+    for name, table in (("what fits", text()), ("what ExLlamaV3 serves", of_exl3())):
+        before, begin, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+        page = f"{before}{begin}{table}{end}{after}"
+    return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write(PAGE.read_text(), text()))
+    PAGE.write_text(write(PAGE.read_text()))

@@ -38,8 +38,10 @@ class Footprint:
         return sum(size for size, _ in self.modules)
 
     def layer_cache(self, mode: CacheMode, tokens: int) -> int:
-        # A scale of two bytes for 32 numbers.
-        scales = 0 if mode == "float16" else 2 * 2 * self.num_kv_heads * (self.head_dim // 32)
+        # A scale of two bytes for 32 numbers: of a head, or in ExLlamaV3 of all heads.
+        heads = self.num_kv_heads * (self.head_dim // 32)
+        groups = self.kv_size // 32 if self.is_whole else heads
+        scales = 0 if mode == "float16" else 2 * 2 * groups
         return tokens * self.kv_size * sum(cache_bits(mode)) // 8 + tokens * scales
 
     def cache(self, mode: CacheMode, tokens: int) -> int:

@@ -35,7 +35,7 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     the model. `bits`: plan the weights with that width, from config.json alone. A draft model with
     weights keeps its own width. Raises ModelError.
     """
-    model_config, sizes = _read(config.path, bits)
+    model_config, sizes = _read(config, config.path, bits)
     check_settings(config, model_config)
     shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
@@ -52,18 +52,20 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     if config.draft_model is not None:
         root = Path(config.draft_model)
         own_bits = None if any(root.glob("*.safetensors")) else bits
-        draft_config, sizes = _read(config.draft_model, own_bits)
+        draft_config, sizes = _read(config, config.draft_model, own_bits)
         if is_exl3(draft_config):
             raise ModelError(f"draft_model {root} needs ExLlamaV3: take another", "draft_model")
         footprints.insert(0, _footprint(root, draft_config, sizes, found))
     return footprints, found
 
 
-def _read(path: str, bits: float | None) -> tuple[dict[str, Any], dict[str, int]]:
+def _read(
+    config: ModelConfig, path: str, bits: float | None
+) -> tuple[dict[str, Any], dict[str, int]]:
     """config.json, and the sizes of all tensors by name."""
     if bits is not None:
         model_config = read_config(path)
-        method = "exl3" if is_exl3(model_config) else "exl2"
+        method = "exl3" if is_by_exl3(config, model_config) else "exl2"
         planned = {"quant_method": method} if bits <= MOST_BITS else None
         model_config = {**model_config, "quantization_config": planned}
         return model_config, planned_sizes(read_shape(model_config), bits)

@@ -59,15 +59,18 @@ def test_architectures_with_a_state_are_those_that_it_gives_one(library):
 
 
 @pytest.mark.parametrize("mode", [*MODES, "8,8", "5,4", "2,7"])
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"])
-def test_a_cache_takes_what_is_estimated(library, tmp_path, name, mode):
+@pytest.mark.parametrize(
+    ("name", "head_dim"),
+    [("LlamaForCausalLM", 80), ("Qwen3ForCausalLM", 128), ("MistralForCausalLM", 64)],
+)
+def test_a_cache_takes_what_is_estimated(library, tmp_path, name, head_dim, mode):
     from switchyard.engine.backends.exl3.loader import own_cache
 
-    text = json.dumps({**SMALL, "architectures": [name]})
+    text = json.dumps({**SMALL, "architectures": [name], "head_dim": head_dim})
     (tmp_path / "config.json").write_text(text)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / file).write_bytes(pathlib.Path(DEMO, file).read_bytes())
-    [footprint], _ = measure(ModelConfig(str(tmp_path), "m"), bits=4)
+    [footprint], _ = measure(ModelConfig(str(tmp_path), "m", backend="exl3"), bits=4)
     model = library.Model.from_config(library.Config.from_directory(str(tmp_path)))
     cache = own_cache(model, mode, 4 * PAGE_SIZE)
     assert not model.get_recurrent_layers()
