@@ -72,8 +72,9 @@ class ModelConfig:
     )
     backend: Library = _option(  # noqa: RUF009
         "auto",
-        "What computes the model on a GPU: `exl2`, `exl3`, or `auto`: ExLlamaV3 for EXL3 weights,"
-        " and for float16 ones of an architecture that ExLlamaV2 doesn't know.",
+        "The library that computes the model on a GPU: `exl2`, `exl3` or `auto`. With `auto`,"
+        " ExLlamaV3 computes EXL3 models, and float16 ones of architectures that ExLlamaV2 doesn't"
+        " know.",
     )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",

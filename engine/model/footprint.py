@@ -39,8 +39,8 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
     check_settings(config, model_config)
     shape = read_shape(model_config)
     found = lengths(config, shape.max_seq_len, shape.vocab_size)
-    footprint = _footprint(Path(config.path), model_config, sizes, found)
-    footprint = replace(footprint, is_whole=is_by_exl3(config, model_config))
+    is_whole = is_by_exl3(config, model_config)
+    footprint = _footprint(Path(config.path), model_config, sizes, found, is_whole)
     if (
         footprint.unpacked
         and config.products == "auto"
@@ -76,11 +76,16 @@ def _read(
 
 
 def _footprint(
-    root: Path, model_config: dict[str, Any], sizes: Mapping[str, int], found: Lengths
+    root: Path,
+    model_config: dict[str, Any],
+    sizes: Mapping[str, int],
+    found: Lengths,
+    is_whole: bool = False,
 ) -> Footprint:
     shape = read_shape(model_config)
     return Footprint(
-        modules=_modules(root, shape, sizes),
+        modules=_modules(root, shape, sizes, is_whole),
+        is_whole=is_whole,
         fixed=_fixed(shape, found),
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
@@ -94,7 +99,9 @@ def _rows(found: Lengths) -> int:
     return found.max_input_len * found.max_batch_size
 
 
-def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[int, bool], ...]:
+def _modules(
+    root: Path, shape: Shape, sizes: Mapping[str, int], is_whole: bool
+) -> tuple[tuple[int, bool], ...]:
     attention: dict[int, int] = defaultdict(int)
     others: dict[int, int] = defaultdict(int)
     embedding = head = rest = 0
@@ -105,7 +112,8 @@ def _modules(root: Path, shape: Shape, sizes: Mapping[str, int]) -> tuple[tuple[
             layers = attention if ATTENTION.search(found[2]) else others
             layers[int(found[1])] += size
         elif EMBEDDING.search(name):
-            embedding += size  # stays in the host's memory
+            embedding += size
+            rest += size * is_whole  # otherwise it stays in the host's memory
         elif HEAD.search(name):
             head += size
         else:
