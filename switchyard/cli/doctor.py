@@ -7,6 +7,7 @@ import pathlib
 import platform
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -154,6 +155,12 @@ def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
             check_capability(i, gpu.name, gpu.capability)
     except engine.ModelError as error:
         return Line("exllamav3", None, str(error), "Only for EXL3 models.")
+    has_compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    header = pathlib.Path(sysconfig.get_path("include"), "Python.h")
+    if not has_compiler or not header.is_file():
+        lacks = f"{header}" if has_compiler else "a compiler"
+        told = f"Triton needs gcc or clang, and Python's headers: {lacks} is missing"
+        return Line("exllamav3", None, told, "Only for EXL3 models.")
     return Line("exllamav3", True, f"{_version('exllamav3')}, for EXL3 models")
 
 

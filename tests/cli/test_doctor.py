@@ -142,6 +142,19 @@ def test_doctor_says_what_exl3_lacks(switchyard, monkeypatch, missing, says):
     assert len(found) == 1 and found[0].startswith("- exllamav3: ") and says in found[0]
 
 
+@pytest.fixture
+def has_exl3(monkeypatch, tmp_path):
+    """A machine with all that EXL3 models need. Returns a folder whose `there` has the headers."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "Python.h").touch()
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(DOCTOR, "check_installed", lambda: None)
+    monkeypatch.setattr(DOCTOR, "_version", lambda name: "1")
+    monkeypatch.setattr(DOCTOR.shutil, "which", lambda name: name)
+    monkeypatch.setattr(DOCTOR.sysconfig, "get_path", lambda name: str(tmp_path / "there"))
+    return tmp_path
+
+
 OLD = Gpu("An old one", (7, 5), 8 << 30, 8 << 30, "570.1")
 TORCH = {"cuda": "12.8", "sees": 1}
 
@@ -154,13 +167,32 @@ TORCH = {"cuda": "12.8", "sees": 1}
         (OLD, {"extension": True, "exl3": True}, "and GPU 0, An old one, has 7.5", 0),
     ],
 )
-def test_doctor_says_whether_exl3_runs_here(switchyard, monkeypatch, gpu, probe, says, status):
-    monkeypatch.setattr(DOCTOR, "check_installed", lambda: None)
-    monkeypatch.setattr(DOCTOR, "_version", lambda name: "1")
+def test_doctor_says_whether_exl3_runs_here(
+    switchyard, monkeypatch, has_exl3, gpu, probe, says, status
+):
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
     monkeypatch.setattr(DOCTOR, "probe", lambda: {**TORCH, **probe})
     done = switchyard("doctor")
     assert says in done.output and done.exit_code == status, done.output
+
+
+@pytest.mark.parametrize(
+    ("compiler", "include", "says"),
+    [
+        ("gcc", "there", "✓ exllamav3: 1, for EXL3 models"),
+        ("clang", "there", "✓ exllamav3: 1, for EXL3 models"),
+        ("cl", "there", "headers: a compiler is missing"),
+        ("gcc", "gone", "Python.h is missing"),
+    ],
+)
+def test_doctor_says_that_triton_can_not_compile(
+    switchyard, monkeypatch, has_exl3, compiler, include, says
+):
+    monkeypatch.setattr(DOCTOR, "gpus", list)
+    monkeypatch.setattr(DOCTOR.shutil, "which", lambda name: compiler if name == compiler else None)
+    monkeypatch.setattr(DOCTOR.sysconfig, "get_path", lambda name: str(has_exl3 / include))
+    done = switchyard("doctor")
+    assert says in done.output and done.exit_code == 0
 
 
 def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monkeypatch, tmp_path):
