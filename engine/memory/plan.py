@@ -60,7 +60,8 @@ def each_mode(
     memory = Memory(config, footprints, free, context)
     for mode in MODES:
         used = memory.place(mode, tokens) if free else []
-        num_gpus = sum(map(bool, used)) or len(free) or 1
+        most_gpus = 1 if any(one.is_whole for one in footprints) else len(free)
+        num_gpus = sum(map(bool, used)) or most_gpus or 1
         weights = sum(one.weights for one in footprints)
         cache = sum(one.cache(mode, tokens) for one in footprints)
         beside = sum(one.beside(mode, tokens) for one in footprints) * num_gpus

@@ -211,7 +211,7 @@ def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
     elif settings is None and (most := max(row.most_tokens or 0 for row in found.rows)):
         yield f"✗ At most {most:,} tokens of cache fit: fewer --jobs"
     elif settings is None:
-        yield "✗ Not even the weights fit: fewer bits, or more GPUs"
+        yield "✗ Not even the weights fit: fewer bits, or more GPU memory"
     else:
         context = settings["max_seq_len"]
         if context < found.context:

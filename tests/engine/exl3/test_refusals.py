@@ -141,6 +141,14 @@ def test_one_gpu_has_all_of_a_model_or_it_is_refused_with_what_would_fit(make):
         Memory(config, footprints, [room - 1, room - 1], 1024).caches()
 
 
+def test_what_a_second_gpu_would_take_is_not_added(make):
+    def sums(*gpus):
+        done = CliRunner().invoke(main, ["estimate", make().path, "--json", *gpus])
+        return [row["total"] for row in json.loads(done.output)["cache_modes"]]
+
+    assert sums("--gpu", "1", "--gpu", "1") == sums("--gpu", "1") == sums("--gpu", "24")
+
+
 def test_a_model_that_is_served_is_measured(make):
     [footprint], lengths = check_loadable(make())
     trellis, signs = 8 * 8 * 64 * 2, 2 * 128 * 2
