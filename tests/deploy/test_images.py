@@ -78,6 +78,11 @@ def test_what_an_image_gets_is_enough_for_a_server(context, tmp_path, name):
                 to = tmp_path / (path if target == "./" else target + path.removeprefix(source))
                 to.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / path, to, follow_symlinks=False)
+    subprocess.run(["chmod", "-R", "go-rwx", tmp_path], check=True)  # a clone under umask 077
+    subprocess.run(re.search(r"^RUN (chmod [^&]+)", text, re.M)[1], shell=True, cwd=tmp_path)
+    for path in tmp_path.rglob("*"):
+        mode = path.stat().st_mode
+        assert mode & 0o007 == (mode >> 6) & 0o005, f"{path} is not for the image's user"
     environment = {**os.environ, "SWITCHYARD_BIND": "127.0.0.1:0"}
     environment.pop("PYTHONPATH", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each command compiles its imports
