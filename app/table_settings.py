@@ -234,13 +234,15 @@ class TableSettings(EngineSettings):
     @pydantic.model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.models and {"model", "name"} & self.model_fields_set:
-            raise ValueError("models: there can't be tables [[models]] and a model beside them")
+            raise ValueError(
+                "models: tables [[models]] can't be combined with the setting model or name"
+            )
         names = [one.model_name for one in self.models]
         called = Counter([*names, *(a for one in self.models for a in one.aliases)])
         called.update(list(self.model_aliases))
         for name, number in called.items():
             if self.models and number > 1:
-                raise ValueError(f"models: {name!r} is the name or alias of more than one")
+                raise ValueError(f"models: {name!r} is the name or alias of more than one model")
         if self.models and self.default_model is not None and self.default_model not in names:
             raise ValueError(
                 f"default_model: {self.default_model!r} is none of {engine.listed(names)}"
@@ -274,7 +276,7 @@ class TableSettings(EngineSettings):
             own = sorted({"engines", "gpus_each", "nodes"} & model.model_fields_set)
             return f'{own[0]} needs at = ["cluster"], and at is {at}' if own else ""
         if len(at) > 1:
-            return 'at = ["cluster"] can have no address beside it'
+            return 'at = ["cluster"] must be the only address'
         if self.cluster is None:
             return 'at = ["cluster"] needs a table [cluster]'
         if model.gpus or self.gpus:

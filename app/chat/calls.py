@@ -26,7 +26,7 @@ def constraint(
         make = engine.constraints.template
     elif form is not None:
         if not engine.constraints.is_json(form):
-            message = "beside tools the form of the output must be one of JSON"
+            message = "with tools, the form of the output must be JSON"
             raise engine.InvalidJob(message, "constraint")
         model.check_constraint(form)
         make = partial(engine.constraints.template_or, form)

@@ -187,7 +187,8 @@ class Answers:
     def _answer_once(self, key: str, view: Callable[[], flask.Response]) -> flask.Response:
         if not self._settings.idempotency_timeout:
             raise BadRequest(
-                "Idempotency-Key: this server keeps no answers, its idempotency_timeout is 0",
+                "Idempotency-Key: this server keeps no answers, because its idempotency_timeout"
+                " is 0",
                 "Idempotency-Key",
                 "unsupported_parameter",
             )

@@ -101,7 +101,7 @@ class Transcripts:
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())
             if transcript.num_readers and extra >= max_extra:
-                raise engine.Full(f"{extra} requests read answers of other requests already", 1.0)
+                raise engine.Full(f"{extra} requests already read answers of other requests", 1.0)
             return transcript.join()
 
     def _forget_old(self) -> None:

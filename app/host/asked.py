@@ -27,7 +27,7 @@ def asked(
 ) -> dict[str, Any]:
     """The body of an equal request. Raises BadRequest."""
     if (prompt is None) == (messages is None):
-        raise BadRequest("give prompt or messages, one of them", "prompt")
+        raise BadRequest("give either prompt or messages", "prompt")
     if messages is None and not isinstance(prompt, str):
         raise BadRequest("prompt: must be a string", "prompt")
     for name in MEANINGLESS:

@@ -35,8 +35,8 @@ class ModelClaim:
         self.release()
         if other != str(os.getpid()):  # else another application of this process holds it
             logger.warning(
-                "process %s of this user serves %s, too, and each has loaded it: one process with"
-                " threads is enough (docs/flask.md)",
+                "process %s of this user also serves %s, and both have loaded it: one process"
+                " with threads is enough (docs/flask.md)",
                 other or "?",
                 path,
             )

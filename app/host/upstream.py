@@ -117,8 +117,8 @@ class Upstream:
             logger.warning("%s can't be reached: %s", self.url, _what_failed(reason))
             raise engine.Dead("the models' server can't be reached", RETRY) from reason
         except requests.RequestException as reason:
-            logger.warning("%s gives no answer: %s", self.url, _what_failed(reason))
-            raise engine.Dead("the models' server can't be asked", RETRY) from reason
+            logger.warning("%s doesn't answer: %s", self.url, _what_failed(reason))
+            raise engine.Dead("the models' server can't be queried", RETRY) from reason
         finally:
             WAITING.__dict__.clear()
 

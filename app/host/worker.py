@@ -10,8 +10,8 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 SYNC = (
-    "gunicorn's sync worker answers one request at a time, health checks too, and is killed amid"
-    " one that takes longer than --timeout: --threads 16 makes it another"
+    "gunicorn's sync worker answers one request at a time, including health checks, and is killed"
+    " if a request takes longer than --timeout: --threads 16 selects another worker"
 )
 THREADLESS = "without --threads, uWSGI generates nothing between two requests"
 
@@ -42,7 +42,7 @@ def hint(has_models: bool) -> None:
     if has_models and num_workers > 1:
         found.append(
             f"each of {num_workers} worker processes loads its own models: use one process with"
-            " threads, or one server for all, by url"
+            " threads, or client mode with url"
         )
     if found:
         _warn("; ".join(found))

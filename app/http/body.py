@@ -84,7 +84,7 @@ def read_bytes(max_bytes: int) -> bytes:
     coding = flask.request.content_encoding
     if coding not in (None, "identity"):
         raise werkzeug.exceptions.UnsupportedMediaType(
-            f"Content-Encoding: {coding} is not supported; the body must be sent as it is"
+            f"Content-Encoding: {coding} is not supported; the body must be sent uncompressed"
         )
     too_large = werkzeug.exceptions.RequestEntityTooLarge(
         f"the body is longer than the {max_bytes} bytes that this server takes"

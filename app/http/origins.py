@@ -61,7 +61,7 @@ def check_host(allowed: Collection[str]) -> None:
     names = allowed or (LOOPBACK if _is_loopback(environ["SERVER_NAME"]) else (ANY,))
     if ANY not in names and name not in names:
         raise werkzeug.exceptions.Forbidden(
-            f"Host: {name[:100]!r} is none of the names in this server's setting allowed_hosts"
+            f"Host: {name[:100]!r} is not in this server's setting allowed_hosts"
         )
 
 

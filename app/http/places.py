@@ -25,8 +25,8 @@ class Places:
                 return f"{self.number} WebSockets are open, the most that this server accepts"
             if self._taken.get(client, 0) >= self.most:
                 return (
-                    f"{self.most} WebSockets are open from this address (of IPv6, its /64), or with"
-                    " this API key, the most that one client may have"
+                    f"{self.most} WebSockets are open from this address (for IPv6, its /64), or"
+                    " with this API key, the most that one client may have"
                 )
             self._taken[client] += 1
             return None

@@ -70,7 +70,9 @@ class Ledger:
             except sqlite3.Error as reason:
                 raise LedgerError(f"ledger {self._path}: {reason}") from None
             if num_lost:
-                logger.warning("The ledger has %d requests that were lost with a process", num_lost)
+                logger.warning(
+                    "The ledger has %d requests that were lost when a process was killed", num_lost
+                )
             self._writer = LedgerWriter(self._path, connection, self._days, self._clock)
             self._is_over = False
 

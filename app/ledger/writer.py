@@ -137,7 +137,8 @@ class LedgerWriter:
     def _restore(self) -> None:
         self._connection = restore(self._connection, self._path)
         logger.error(
-            "the ledger %s was removed while the server runs: it was made again, with all its rows",
+            "the ledger %s was removed while the server was running: it was created again, with"
+            " all its rows",
             self._path,
         )
 

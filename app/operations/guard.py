@@ -162,7 +162,7 @@ class Guard:
         request.environ[CALLER] = Caller(entry.name, entry.role)
         if entry.role not in ROLES[who]:
             raise NotPermitted(
-                f"the API key {entry.name} has the role {entry.role}, which may not ask for this"
+                f"the API key {entry.name} has the role {entry.role}, which doesn't allow this"
             )
         account = account_of(request.environ)
         assert account is not None and self._checks is not None

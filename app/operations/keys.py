@@ -77,7 +77,7 @@ class ApiKey(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _has_a_whole_budget(self) -> "ApiKey":
         if (self.budget_tokens is None) != (self.budget_period is None):
-            raise ValueError("budget_tokens and budget_period are given together")
+            raise ValueError("budget_tokens and budget_period must be set together")
         return self
 
     @property

@@ -226,8 +226,8 @@ def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
         return None
     if num_jobs > key.max_tokens:
         raise BadRequest(
-            f"n: {num_jobs} choices exceed the {key.max_tokens} tokens that this API key may"
-            " have of a request",
+            f"n: {num_jobs} choices exceed the {key.max_tokens} tokens that this API key allows"
+            " per request",
             "n",
         )
     return key.max_tokens // num_jobs

@@ -192,7 +192,9 @@ class Generation(Constrained, Sampled):
         if self.preset is None:
             return self
         if self.preset not in presets:
-            raise BadRequest(f"preset: there is none called {self.preset[:MAX_SHOWN]}", "preset")
+            raise BadRequest(
+                f"preset: there is no preset called {self.preset[:MAX_SHOWN]}", "preset"
+            )
         preset = presets[self.preset].items()
         added = {name: value for name, value in preset if name not in self.model_fields_set}
         request = self.model_copy(update={**added, "preset": None})

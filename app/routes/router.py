@@ -82,7 +82,9 @@ def watch_models() -> flask.Response:
     """The state of each model, and each change of it, as llama.cpp's router reports them."""
     check_operator()
     if not _watchers.acquire(blocking=False):
-        raise engine.Full(f"{MAX_WATCHERS} clients watch the models, and no more may", 30.0)
+        raise engine.Full(
+            f"{MAX_WATCHERS} clients already watch the models, which is the maximum", 30.0
+        )
     events = events_of_models(services().models, services().settings.heartbeat)
     response = flask.Response(events, mimetype=EVENTS)
     response.call_on_close(_watchers.release)

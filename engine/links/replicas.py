@@ -226,7 +226,9 @@ class ReplicaLink:
 
     def _load(self, replica: Replica, info: ModelInfo, out: list[Event]) -> None:
         if reason := self._replicas.refusal(replica, info):
-            logger.error("model %s: one is not like the others: %s", self._config.name, reason)
+            logger.error(
+                "model %s: a replica differs from the others: %s", self._config.name, reason
+            )
             replica.status, replica.reason = "stopped", reason
             replica.link.send(Stop())
             return

@@ -48,7 +48,7 @@ def check_number(num_jobs: int, max_jobs: int) -> None:
     """Raises InvalidJob for more jobs than the engine can ever hold."""
     if num_jobs > max_jobs:
         raise InvalidJob(
-            f"{num_jobs} choices exceed the {max_jobs} jobs which this server holds",
+            f"{num_jobs} choices exceed the {max_jobs} jobs that this server can hold",
             "n",
         )
 
@@ -190,7 +190,7 @@ def end(phase: Phase, state: State, error: EngineError | None, name: str) -> Eng
     """A new error for a job that an engine gives up. A job that never began can run elsewhere."""
     if error is None:
         return Closed(
-            f"model {name} has ended amid this answer: it was unloaded or replaced, or the server"
+            f"model {name} ended during this answer: it was unloaded or replaced, or the server"
             " has shut down"
         )
     if phase == "pending":

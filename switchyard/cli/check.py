@@ -113,7 +113,9 @@ def _of_access_log(path: str) -> Finding:
 def _of_address(bind: str) -> Finding:
     reason = address.refusal(bind)
     if reason is not None and _is_ours():
-        return Finding("address", True, f"{bind} already has a Switchyard, which must end first")
+        return Finding(
+            "address", True, f"{bind} is already used by a Switchyard server, which must end first"
+        )
     return Finding("address", reason is None, reason or f"{bind} is free")
 
 

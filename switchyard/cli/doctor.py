@@ -118,7 +118,7 @@ def _of_cluster() -> Iterator[Line]:
             f"{len(ports)} ports answer at {address} too, outside of {cluster.network}: {ports[0]}"
         )
         told += f" to {ports[-1]}" * (len(ports) > 1)
-        yield Line("cluster", None, told, "Let a firewall keep all but that network from them.")
+        yield Line("cluster", None, told, "Let a firewall block all other networks.")
     if not found:
         yield Line("cluster", True, f"none of its ports answers outside of {cluster.network}")
 

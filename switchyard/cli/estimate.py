@@ -209,9 +209,9 @@ def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
     if found.rows[0].fits is None:
         yield "--gpu 24GB says what fits on a GPU of 24 GiB."
     elif settings is None and (most := max(row.most_tokens or 0 for row in found.rows)):
-        yield f"✗ At most {most:,} tokens of cache fit: fewer --jobs"
+        yield f"✗ At most {most:,} tokens of cache fit: use fewer --jobs"
     elif settings is None:
-        yield "✗ Not even the weights fit: fewer bits, or more GPU memory"
+        yield "✗ Not even the weights fit: use fewer bits, or more GPU memory"
     else:
         context = settings["max_seq_len"]
         if context < found.context:

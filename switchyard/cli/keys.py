@@ -197,7 +197,7 @@ def _show(name: str, key: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"name": name} | ({} if key is None else {"key": key})))
     elif key is None:
-        click.echo(f"{name} has the key that was given", err=True)
+        click.echo(f"{name} already has this key", err=True)
     else:
         click.echo(f"New API key for {name}. Copy it now; it can't be shown again:", err=True)
         click.echo(key)

@@ -27,7 +27,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
     waits_since: dict[str, float] = {}
     while True:
         if not cluster.is_latest(name):
-            tell("another apply has begun since; that one holds")
+            tell("another apply has begun since and takes precedence")
             return UNDONE
         states = cluster.states()
         now = time.monotonic()

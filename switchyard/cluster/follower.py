@@ -57,7 +57,7 @@ class Alarm:
     def _watch(self) -> None:
         while time.monotonic() < self._deadline:
             time.sleep(LOOK)
-        say("the head gives no answer; the engines stay as they are")
+        say("the head doesn't answer; the engines stay as they are")
         os._exit(1)
 
 

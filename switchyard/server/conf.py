@@ -105,9 +105,11 @@ def on_starting(server: Any) -> None:
     if server.cfg.workers != 1 or int(os.environ.get("WEB_CONCURRENCY") or 1) != 1:
         _stop(ONE_WORKER)
     if server.cfg.worker_class is not Worker:
-        _stop(f"switchyard: only its own worker class, not {server.cfg.worker_class_str}")
+        _stop(
+            f"switchyard: works only with its own worker class, not {server.cfg.worker_class_str}"
+        )
     if server.cfg.preload_app:
-        _stop("switchyard: no preload: threads and CUDA do not survive a fork")
+        _stop("switchyard: preload is not supported: threads and CUDA do not survive a fork")
     is_inherited = "LISTEN_FDS" in os.environ  # from systemd: gunicorn binds no address
     for bind in () if is_inherited else server.cfg.bind:
         # gunicorn would try for six seconds, with two lines a second.

@@ -324,7 +324,7 @@ def test_without_tables_there_is_one_model():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"models": [ONE, ONE]}, "'one' is the name or alias of more than one"),
+        ({"models": [ONE, ONE]}, "'one' is the name or alias of more than one model"),
         ({"models": [OTHER, {**ONE, "name": "chat"}]}, "'chat' is the name or alias"),
         ({"models": [OTHER], "model_aliases": {"chat": "other"}}, "'chat' is the name or alias"),
         (

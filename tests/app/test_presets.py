@@ -84,7 +84,7 @@ def test_what_the_preset_lacks_as_well_is_asked_for_by_the_clients_name(make_cli
     client = make_client(backend, presets={"calm": {"temperature": 0.3}})
     response = client.post(path, json={"prompt": "x", "preset": "calm", **body})
     assert response.status_code == 400 and not backend.enqueued
-    assert "guidance_scale and negative_prompt need each other" in response.text
+    assert "guidance_scale and negative_prompt must be set together" in response.text
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monk
     monkeypatch.setattr(DOCTOR, "answers_outside", lambda *_: found)
     assert (
         "- cluster: 2 ports answer at 192.168.1.5 too, outside of 10.0.0.0/24: 6379 to 20001\n"
-        "    Let a firewall keep all but that network from them.\n"
+        "    Let a firewall block all other networks.\n"
     ) in switchyard("doctor").output
     found.clear()
     assert "✓ cluster: none of its ports answers outside of 10.0" in switchyard("doctor").output

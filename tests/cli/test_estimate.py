@@ -100,7 +100,7 @@ def test_the_conclusion_says_what_to_do(switchyard):
     sums = "GPU 0: 24.0 GiB, minus 0.6 for CUDA and 0.5 reserved = 22.9 GiB for the model\n"
     assert sums in fits
     few = switchyard("estimate", DEMO_EXL2, "--gpu", 1.3, "--jobs", 300)
-    assert "! up to" in few.output and "tokens of cache fit: fewer --jobs" in few.output
+    assert "! up to" in few.output and "tokens of cache fit: use fewer --jobs" in few.output
     none = switchyard("estimate", DEMO_EXL2, "--gpu", 1).output
     assert "no room for any" in none and "Not even the weights fit" in none
 

@@ -100,7 +100,7 @@ def no_waits(monkeypatch):
         (
             Fake({"llama": state({"RUNNING": 3})}, is_latest=False),
             3,
-            "another apply has begun since; that one holds",
+            "another apply has begun since and takes precedence",
         ),
         (
             Fake({"llama": state({}, state="DEPLOY_FAILED", message="10.0.0.2: no model")}),
@@ -182,7 +182,7 @@ def test_a_follower_that_gets_no_answer_says_so_and_ends():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout) == (1, "alive\n"), done.stderr
-    assert done.stderr == "switchyard: the head gives no answer; the engines stay as they are\n"
+    assert done.stderr == "switchyard: the head doesn't answer; the engines stay as they are\n"
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_the_earlier_of_two_applies_gives_way(field):
     field.kill(earlier.pid, signal.SIGCONT)
     told, _ = earlier.communicate(timeout=60)
     assert earlier.returncode == 3, told
-    assert told.splitlines()[-1] == "another apply has begun since; that one holds"
+    assert told.splitlines()[-1] == "another apply has begun since and takes precedence"
     assert {one[:2] for one in field.wait_for_engines(2)} == before
 
 

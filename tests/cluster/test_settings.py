@@ -67,7 +67,7 @@ def test_a_wrong_value_is_named(read, model, cluster, message):
         (HEAD + 'at = ["cluster"]\n' + CLUSTER, r"at in .*\"cluster\" needs tables \[\[models\]\]"),
         (
             HEAD + MODEL.replace('["cluster"]', '["cluster", "10.0.0.2:7000"]') + CLUSTER,
-            r'llama: at = \["cluster"\] can have no address beside it',
+            r'llama: at = \["cluster"\] must be the only address',
         ),
         *(
             (

@@ -248,7 +248,7 @@ def spread(loader, monkeypatch):
     [
         ({"intermediate_size": 500}, "can't spread LlamaForCausalLM over GPUs: its intermediate_"),
         ({"partial_rotary_factor": 0.5}, "its partial_rotary_factor is"),
-        ({"head_dim": 32}, "its heads are not as wide"),
+        ({"head_dim": 32}, "its heads together are not as wide"),
         ({"use_qk_norm": True}, "it has norms of queries"),
     ],
 )

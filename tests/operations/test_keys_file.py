@@ -73,7 +73,7 @@ def test_what_is_not_given_is_no_limit():
         (entry("ann", rmp=1), "ann: rmp: is unknown"),
         (entry("ann", models="demo"), "ann: models: .*list"),
         (entry("ann", models=["a*b"]), r"ann: models: 'a\*b' must be a name"),
-        (entry("ann", budget_tokens=5), "ann: budget_tokens and budget_period are given together"),
+        (entry("ann", budget_tokens=5), "ann: budget_tokens and budget_period must be set together"),
         (entry("ann", budget_period="day"), "ann: budget_tokens and budget_period are given"),
         (entry("ann", budget_tokens=0, budget_period="day"), "ann: budget_tokens: .*greater than"),
         (entry("ann", budget_tokens=5, budget_period="week"), "ann: budget_period: .*'total'"),

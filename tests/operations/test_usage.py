@@ -202,7 +202,7 @@ def test_a_file_that_is_removed_while_the_server_runs_is_made_anew_with_its_rows
             pathlib.Path(f"{path}{ending}").unlink(missing_ok=ending != "")
         assert rows(client, **{"from": "2026-11-30", "to": "2026-11-30"}) == before
         assert len(caplog.records) == number + 1
-        assert f"the ledger {path} was removed while the server runs" in caplog.text
+        assert f"the ledger {path} was removed while the server was running" in caplog.text
     assert path.stat().st_mode & 0o777 == 0o600
     post(client, body, headers=bearer("bob"))
     client.wait()

@@ -98,7 +98,7 @@ class ToolChoice(BaseModel):
     @model_validator(mode="after")
     def _has_name(self) -> "ToolChoice":
         if (self.name is None) == (self.type == "tool"):
-            raise ValueError("a name is for type tool, which needs one")
+            raise ValueError("name is only for type tool, which requires it")
         return self
 
     def in_chat(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Thinking(BaseModel):
     @model_validator(mode="after")
     def _has_budget(self) -> "Thinking":
         if (self.budget_tokens is None) == (self.type == "enabled"):
-            raise ValueError("budget_tokens is for type enabled, which needs it")
+            raise ValueError("budget_tokens is only for type enabled, which requires it")
         return self
 
     def in_chat(self, variables: Set[str], has_thoughts: bool) -> dict[str, Any]:

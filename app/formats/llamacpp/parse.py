@@ -144,8 +144,8 @@ class LlamaCppOptions(OtherServers):
 class LlamaCpp(LlamaCppOptions):
     kinds: ClassVar[dict[str, str]] = {
         **LlamaCppOptions.kinds,
-        "prompt": "must be a text, tokens, both in turns, or a list of these, and none empty; there"
-        " is no multimodal_data here",
+        "prompt": "must be a text, tokens, a mixture of both, or a list of these, none of them"
+        " empty; multimodal_data is not supported",
     }
 
     prompt: list[Pieces] = Field(

@@ -229,7 +229,7 @@ class ResponseRequest(Generation, HowToThink):
         if self.instructions:
             messages = [{"role": "system", "content": self.instructions}, *messages]
         if not messages:
-            raise BadRequest("input: there is no text in it", "input")
+            raise BadRequest("input: it contains no text", "input")
         values |= {
             "messages": messages,
             **self.thinking_given,

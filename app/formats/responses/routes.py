@@ -58,7 +58,7 @@ def create_response() -> flask.Response:
 def get_response(identifier: str) -> flask.Response:
     """A whole stored response of this client."""
     if flask.request.args.get("stream", "false") != "false":
-        raise BadRequest("stream: a stored response comes whole", "stream")
+        raise BadRequest("stream: a stored response can't be streamed", "stream")
     return flask.Response(stored.find(services().stored, identifier).body, mimetype=JSON)
 
 

@@ -102,7 +102,7 @@ class Session:
             self._last_work = now
         if now - self._last_work < self._timeout:
             return False
-        message = f"no generation was at work for {self._timeout:g} seconds"
+        message = f"no generation has run for {self._timeout:g} seconds"
         self._send_error(None, TimedOut(message, "websocket_timeout"))
         return True
 

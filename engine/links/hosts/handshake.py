@@ -101,7 +101,7 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
     if protocol != PROTOCOL:
         raise Stranger(
             f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine need"
-            " versions of Switchyard with one protocol"
+            " versions of Switchyard with the same protocol"
         )
     return own, other
 

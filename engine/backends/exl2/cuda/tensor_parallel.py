@@ -32,7 +32,7 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
     if config.num_key_value_heads < num_gpus:
         raise ModelError(
             f"tensor_parallel: {config.num_key_value_heads} key/value heads are too few for"
-            f" {num_gpus} GPUs; let gpu_split give nothing to some",
+            f" {num_gpus} GPUs; set gpu_split to 0 for some",
             "tensor_parallel",
         )
 
@@ -71,7 +71,7 @@ def _obstacle(model: ExLlamaV2) -> str | None:
     if config.partial_rotary_factor != 1:
         return f"its partial_rotary_factor is {config.partial_rotary_factor}"
     if config.num_attention_heads * config.head_dim != config.hidden_size:
-        return "its heads are not as wide, together, as its hidden state"
+        return "its heads together are not as wide as its hidden state"
     for module in model.modules:
         if getattr(module, "q_norm", None) is not None:
             return "it has norms of queries and keys"

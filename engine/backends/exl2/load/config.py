@@ -34,7 +34,8 @@ def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -
     draft = _read(model_dir, device)
     if draft.max_seq_len < main.max_seq_len:
         raise ModelError(
-            f"the draft model was made for {draft.max_seq_len} tokens: set max_seq_len to no more",
+            f"the draft model was made for {draft.max_seq_len} tokens: set max_seq_len to at most"
+            " that",
             "draft_model",
         )
     _check_tokens(model_dir.path, Path(main.model_dir), draft.vocab_size)
@@ -52,7 +53,7 @@ def _check_tokens(draft_path: Path, path: Path, vocab_size: int) -> None:
     )
     differing = [i for i in drafts.keys() & own.keys() if drafts[i] != own[i]]
     if differing or max(own) >= vocab_size:
-        raise ModelError("the draft model has other tokens than the model", "draft_model")
+        raise ModelError("the draft model's tokens differ from the model's", "draft_model")
 
 
 def _vocabulary(path: Path) -> dict[str, int]:
