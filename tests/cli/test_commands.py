@@ -145,7 +145,7 @@ def test_an_address_that_a_switchyard_has_is_no_fault(switchyard, model_path, an
         server.shutdown()
         thread.join()
     assert done.exit_code == (not is_good)
-    assert (f"✓ address: {bind} already has a Switchyard" in done.output) == is_good
+    assert (f"✓ address: {bind} is already used by a Switchyard" in done.output) == is_good
 
 
 def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, tmp_path):

@@ -51,7 +51,7 @@ def blocks(*contents, role="user"):
         ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two have the name add"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
-        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice: name is only for type tool"),
+        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice: name is only for type"),
         (
             {"tool_choice": {"type": "tool", "name": "x"}, "tools": TOOLS},
             "tool_choice: no tool has the name x",
