@@ -138,7 +138,8 @@ class Gate:
             if not place.admitted.is_set() and self._is_full():
                 self._waiting.pop()
                 raise engine.Full(
-                    f"the queue is full: {len(self._waiting)} large requests are already waiting", RETRY
+                    f"the queue is full: {len(self._waiting)} large requests are already waiting",
+                    RETRY,
                 )
         try:
             while not place.admitted.wait(LOOK):

@@ -230,7 +230,7 @@ class Sampled(Parameters):
         if self._is_unguided and "cfg_scale" in self.model_fields_set:
             neutral.note("negative_prompt")
         elif (self.cfg_scale == 1) != (self.negative_prompt is None):
-            raise BadRequest("cfg_scale and negative_prompt need each other", "cfg_scale")
+            raise BadRequest("cfg_scale and negative_prompt must be set together", "cfg_scale")
         if self.mirostat_mode:
             self._check_mirostat()
 
@@ -248,7 +248,7 @@ class Sampled(Parameters):
             off = (default, -1) if name == "top_k" else (default,)
             if name in self.model_fields_set and getattr(self, name) not in off:
                 if not neutral.is_telling():
-                    raise BadRequest(f"{name}: mirostat takes the place of it", name)
+                    raise BadRequest(f"{name}: mirostat replaces it", name)
                 neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
             raise BadRequest("temperature: mirostat can't be greedy", "temperature")
