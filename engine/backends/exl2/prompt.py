@@ -33,7 +33,10 @@ class _Beginning:
 
 
 class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untyped
-    """Computes its prompt in chunks, or lets the generator compute it together with others'."""
+    """Computes its prompt in chunks, or lets the generator compute it together with others'. While
+    other jobs decode, a chunk may end inside a page, because on a CPU a page takes as long as eight
+    decode steps.
+    """
 
     def __init__(
         self,
