@@ -1,4 +1,4 @@
-"""Lists the GPUs of this machine. Without torch, whose import takes seconds."""
+"""Lists the GPUs of this machine. Doesn't use torch, whose import takes seconds."""
 
 import contextlib
 import ctypes

@@ -32,7 +32,7 @@ class Inquiry(Generic[Answer]):
         send: Callable[[Command], None],
     ) -> None:
         """`question`: makes the command from a serial, which the answer repeats. `changed`: the
-        engine's lock, notified of each answer.
+        engine's lock, which is notified of each answer.
         """
         self.newest: Answer = nothing
         self.is_over = False  # no more answers

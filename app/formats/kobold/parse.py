@@ -231,7 +231,7 @@ class Key(Parameters):
 class CountTokens(Parameters):
     prompt: str = Field(description="The text.")
     special: bool = Field(
-        True, description="Whether to put the token that begins this model's prompts first."
+        True, description="Whether to begin with the token that starts this model's prompts."
     )
 
 

@@ -157,7 +157,7 @@ class ResponseRequest(Generation, HowToThink):
         default={}, max_length=MAX_METADATA, description="Repeated in the answer."
     )
     prompt_cache_key: str | None = Field(
-        None, description="Repeated in the answer; the prefix cache needs no key."
+        None, description="Returned in the answer; the prefix cache needs no key."
     )
     safety_identifier: str | None = Field(None, description="Repeated in the answer.")
 
