@@ -34,7 +34,7 @@ RECENT = 10.0  # seconds over which rates are computed
 
 class Standing:
     def __init__(self, name: str) -> None:
-        """`name`: of the model, for the log."""
+        """`name`: that of the model, for the log."""
         self.info: ModelInfo | None = None  # None: it was never loaded
         self.error: EngineError | None = None  # of a recovery or hang, of a reload, or of the end
         # Jobs on which generator and engine disagreed; they were ended.

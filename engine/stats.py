@@ -131,7 +131,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes. `allocated`, `reserved`: by this engine's process; `free`, `total`: of the device."""
+    """Bytes. `allocated`, `reserved`: by this engine's process; `free`, `total`: that of the
+    device.
+    """
 
     device: str
     allocated: int

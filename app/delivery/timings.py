@@ -63,7 +63,7 @@ class WithTimings(Wrapped):
     """Adds timings to the last body of an answer."""
 
     def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
-        """`identifiers`: of all jobs, in order. `num_jobs`: for each prompt."""
+        """`identifiers`: those of all jobs, in order. `num_jobs`: for each prompt."""
         super().__init__(render)
         self._identifiers = identifiers
         self._num_jobs = num_jobs

@@ -7,8 +7,8 @@ import re
 def whole_arguments(groups: dict[str, str | None]) -> str | None:
     """The arguments in a match of a call, as JSON text.
 
-    Empty if they begin after the match. None if they aren't a JSON object. `groups`: of a pattern
-    of `CallFormat`.
+    Empty if they begin after the match. None if they aren't a JSON object. `groups`: those of a
+    pattern of `CallFormat`.
     """
     if groups.get("begin"):
         return ""

@@ -78,7 +78,9 @@ class Constrained(Parameters):
         description="The output follows this grammar, in GBNF (llama.cpp) or Lark (llguidance)."
         " A slow one is ended: `constraint_too_slow`.",
     )
-    guided_json: SchemaOrText | None = Field(None, description="`json_schema`, or the text of one.")
+    guided_json: SchemaOrText | None = Field(
+        None, description="As `json_schema`, or a text that contains the schema."
+    )
     guided_regex: Text | None = Field(None, description="As `regex`.")
     guided_choice: Choices | None = Field(None, description="As `choice`.")
     guided_grammar: Text | None = Field(None, description="As `grammar`.")

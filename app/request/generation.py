@@ -90,8 +90,8 @@ class Generation(Constrained, Sampled):
         ge=0,
         lt=2**31,
         description="Minimum number of new tokens: no stop token or stop string ends the text"
-        " before. A stop string counts if it ends in the last of these tokens or later. Refused if"
-        " above the maximum.",
+        " before that. A stop string counts if it ends in the last of these tokens or later."
+        " Refused if above the maximum.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Continue after the model's own end tokens."

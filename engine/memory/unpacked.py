@@ -18,7 +18,7 @@ def unpacked_sizes(
     shape: Shape, model_config: Mapping[str, Any], sizes: Mapping[str, int], max_seq_len: int
 ) -> tuple[int, ...]:
     """Bytes of a float16 copy of each module, in the order of `Footprint.modules`; 0 if a module
-    has no copy. Empty for a model that can't have copies. `sizes`: of all tensors, by name;
+    has no copy. Empty for a model that can't have copies. `sizes`: those of all tensors, by name;
     `max_seq_len`: in tokens.
     """
     if obstacle(shape, model_config, max_seq_len) is not None:

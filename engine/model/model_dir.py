@@ -215,7 +215,7 @@ def _vocab_size(config: dict[str, Any]) -> int | None:
 
 
 def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]:
-    """The tokens that a file names as ends. `size`: of the vocabulary. Raises ModelError."""
+    """The tokens that a file names as ends. `size`: that of the vocabulary. Raises ModelError."""
     value = content.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for one in ids:

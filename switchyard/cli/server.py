@@ -46,7 +46,7 @@ def connect(
     url: str, timeout: float, context: ssl.SSLContext | None = None
 ) -> tuple[http.client.HTTPConnection, str]:
     """Returns a connection, and the prefix of its paths. `url`: http://, https:// or unix:PATH.
-    `timeout`: seconds without a byte. `context`: of TLS; None checks the certificate. Raises
+    `timeout`: seconds without a byte. `context`: that of TLS; None checks the certificate. Raises
     click.UsageError.
     """
     if url.startswith("unix:"):

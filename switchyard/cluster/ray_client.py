@@ -136,7 +136,7 @@ class Cluster:
     """A connection to the head. One thread."""
 
     def __init__(self, settings: Settings, address: str) -> None:
-        """`address`: of this machine. Raises ClusterError within some seconds."""
+        """`address`: that of this machine. Raises ClusterError within some seconds."""
         self._gcs = _connect(settings)  # `init` goes on for minutes with a wrong key
         assert settings.cluster is not None
         import ray

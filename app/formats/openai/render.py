@@ -52,7 +52,7 @@ class OpenAIRender(ChoicesRender):
         choices: Mapping[str, Choice],
         names: TokenNames,
     ) -> None:
-        """`names`: of tokens in logprobs."""
+        """`names`: those of tokens in logprobs."""
         super().__init__(choices)
         self._names = names
         self._head = head
@@ -88,7 +88,7 @@ class OpenAIRender(ChoicesRender):
         told = prompt_logprobs(choice.prompt_logprobs, num_top, self._names)
         return {"prompt_logprobs": told}
 
-    # Implemented by each render. `index`: of the choice
+    # Implemented by each render. `index`: that of the choice
 
     @property
     def _reasoning_tokens(self) -> int:
@@ -97,7 +97,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        """Bodies before a choice's first new text. `logprobs`: of the prompt."""
+        """Bodies before a choice's first new text. `logprobs`: those of the prompt."""
 
     @abc.abstractmethod
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:

@@ -20,14 +20,14 @@ class Passes(Protocol):
     num_rows: int  # rows of the last `run`, padding included
 
     def capture(self, vocab_size: int) -> None:
-        """Prepare, while the cache is unused. `vocab_size`: of the tokenizer."""
+        """Prepare, while the cache is unused. `vocab_size`: that of the tokenizer."""
 
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary), valid until the next run. `token_ids`: (rows,), on
-        the host or the device; `positions`: of these tokens; `pages`: of the cache, (rows, pages),
-        int32.
+        the host or the device; `positions`: those of these tokens; `pages`: those of the cache,
+        (rows, pages), int32.
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
@@ -40,8 +40,8 @@ class Passes(Protocol):
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
         """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether it
-        did. `starts`: position of each row's first token; `pages`: of the cache, (rows, pages),
-        int32.
+        did. `starts`: position of each row's first token; `pages`: those of the cache, (rows,
+        pages), int32.
         """
 
     def shed(self) -> bool:

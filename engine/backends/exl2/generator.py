@@ -40,7 +40,9 @@ class Generator(HeldGenerator):
         work: Work,
         **settings: Any,
     ) -> None:
-        """`vocab_size`: of the tokenizer; `work`: counters to add to; `settings`: the library's."""
+        """`vocab_size`: that of the tokenizer; `work`: counters to add to; `settings`: the
+        library's.
+        """
         super().__init__(device, passes, work, **settings)
         if passes is not None:
             passes.capture(vocab_size)
@@ -267,7 +269,7 @@ class Generator(HeldGenerator):
     def _forward(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary). `pages`: of the cache, (rows, pages)."""
+        """Logits, (rows, 1, padded vocabulary). `pages`: those of the cache, (rows, pages)."""
         if self._graphs is not None:
             return self._graphs.run(token_ids, positions, pages)
         params = self.get_paged_params(

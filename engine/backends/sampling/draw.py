@@ -93,8 +93,8 @@ class Draw:
         model_vocab_size: int | None = None,
         few: Few | None = None,
     ) -> None:
-        """`vocab_size`: of the tokenizer; logits beyond it belong to no token. `model_vocab_size`:
-        of the model, if it differs; logprobs are over all of it.
+        """`vocab_size`: that of the tokenizer; logits beyond it belong to no token.
+        `model_vocab_size`: of the model, if it differs; logprobs are over all of it.
         """
         self._few = few
         self._vocab_size = vocab_size

@@ -23,8 +23,8 @@ def penalize_repetition(
     2019, "CTRL"). The penalty is full for the last `full` tokens, -1: all, and fades over the
     `decay` tokens before (exllamav2).
 
-    `token_ids`: of prompt and completion, (rows, tokens); `ages`: numbers of later tokens, below 0
-    in padding.
+    `token_ids`: those of prompt and completion, (rows, tokens); `ages`: numbers of later tokens,
+    below 0 in padding.
     """
     beyond = (ages - full).clamp(min=0)
     fading = (1 - beyond / decay.clamp(min=1)).clamp(min=0)

@@ -134,7 +134,7 @@ class FollowingLink:
         link: ReplicaLink,
         deliver: Deliver,
     ) -> None:
-        """`name`: of the model. `makers`: for an address, the function that makes its link.
+        """`name`: that of the model. `makers`: for an address, the function that makes its link.
         `deliver`: as that of `link`.
         """
         self._link = link

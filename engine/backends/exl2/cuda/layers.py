@@ -138,8 +138,8 @@ class Embeddings:
 
 
 def learned(module: Any, positions: torch.Tensor, length: int) -> torch.Tensor:
-    """Learned position embeddings, (rows, length, hidden size). `positions`: of each row's first
-    token.
+    """Learned position embeddings, (rows, length, hidden size). `positions`: those of each row's
+    first token.
     """
     places = positions[:, None] + torch.arange(length, device=positions.device)
     weight = module.embedding.weight

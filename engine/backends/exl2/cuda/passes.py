@@ -194,9 +194,9 @@ class CapturedPasses:
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary), valid until the next run.
 
-        `token_ids`, (rows,), on the host or the device; `positions`: of these tokens; `pages`: of
-        the cache, (rows, pages), int32. Raises IndexError for tokens on the host without an
-        embedding; tokens on the device were drawn there.
+        `token_ids`, (rows,), on the host or the device; `positions`: those of these tokens;
+        `pages`: of the cache, (rows, pages), int32. Raises IndexError for tokens on the host
+        without an embedding; tokens on the device were drawn there.
         """
         if token_ids.device.type == "cpu" and not self._layers.have(token_ids):
             raise IndexError("a token id is beyond the embeddings")
@@ -225,8 +225,8 @@ class CapturedPasses:
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
         """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether it
-        did. `starts`: position of each row's first token; `pages`: of the cache, (rows, pages),
-        int32.
+        did. `starts`: position of each row's first token; `pages`: those of the cache, (rows,
+        pages), int32.
         """
         if not self._layers.have(token_ids):
             return False  # an error on the host; a lost device on the GPU

@@ -83,8 +83,8 @@ class PromptPasses:
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
         """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether a
-        graph fits. `starts`: position of each row's first token; `pages`: of the cache, (rows,
-        pages), int32.
+        graph fits. `starts`: position of each row's first token; `pages`: those of the cache,
+        (rows, pages), int32.
         """
         num_rows, length = token_ids.shape
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)
