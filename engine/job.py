@@ -63,7 +63,7 @@ class Job:
     prompt: tuple[int, ...]
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
-    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it takes pages, too
+    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it takes pages too
     healing: Healing | None = None
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

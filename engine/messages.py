@@ -76,7 +76,7 @@ class ModelInfo:
     num_pages: int
     device: str
     cache_mode: str = "float32"  # how the cache holds keys and values
-    num_draft_tokens: int = 0  # guessed at once; each job needs pages for them, too
+    num_draft_tokens: int = 0  # guessed at once; each job needs pages for them too
     loras: tuple[str, ...] = ()  # names
     products: str | None = None  # `own`, or `exllamav2: REASON`; None on a CPU
 

@@ -1,4 +1,4 @@
-"""Messages of a conversation, in OpenAI's shape. Pure."""
+"""Messages of a conversation, in OpenAI's form. Pure."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal

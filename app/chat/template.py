@@ -69,7 +69,7 @@ class ChatTemplate:
             environment = self._environment
             try:
                 self._template = environment.from_string(self.source)
-            except Exception as error:  # jinja2 raises other errors than its own, too
+            except Exception as error:  # jinja2 raises other errors than its own too
                 self.fault = f"{place} is broken: {error}"
             else:
                 parsed = environment.parse(self.source)

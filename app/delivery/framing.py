@@ -94,7 +94,7 @@ class StreamWriter:
     def __init__(
         self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
     ) -> None:
-        """`identifier`: the response's, to number the frames; None: no numbers. `heartbeat`:
+        """`identifier`: that of the response, to number the frames; None: no numbers. `heartbeat`:
         seconds before a stream without events writes its first frame.
         """
         self.mimetype = framing.mimetype

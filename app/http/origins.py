@@ -49,7 +49,7 @@ def check(allowed: Collection[str]) -> None:
 
 
 def check_host(allowed: Collection[str]) -> None:
-    """Raises Forbidden if the current request's `Host` is none of `allowed`. This prevents DNS
+    """Raises Forbidden if the current request's `Host` is not in `allowed`. This prevents DNS
     rebinding by a page whose name resolves to this server's address. Empty `allowed`: the loopback
     names if the server listens on loopback, else any.
     """

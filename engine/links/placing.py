@@ -30,7 +30,7 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
     has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup, Zadimoghaddam
     2016). Otherwise the least busy one. None if no replica has room.
 
-    Other servers choose among shared engines, too. So chance decides between equals; and with more
+    Other servers choose among shared engines too. So chance decides between equals; and with more
     than `MOST_ASKED` engines, the less busy of two random ones is chosen (Mitzenmacher 2001).
     Otherwise all servers would send their jobs to the same engine until it reports its load again.
     """

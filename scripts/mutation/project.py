@@ -136,7 +136,7 @@ class Copy:
                 status = _wait(process, hangs)
             finally:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what it has left, too
+                    os.killpg(process.pid, signal.SIGKILL)  # what it has left too
                 process.wait()
         return Ended(status, output.read_text(errors="replace"))
 

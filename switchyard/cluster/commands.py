@@ -143,7 +143,7 @@ def apply(address: str | None, dry_run: bool) -> None:
 @_with_faults
 def status(address: str | None, as_json: bool) -> None:
     """Show machines, engines, and which engines wait for which resources."""
-    with redirect_stdout(sys.stderr), _connected(address) as (settings, there):  # Ray prints, too
+    with redirect_stdout(sys.stderr), _connected(address) as (settings, there):  # Ray prints too
         found = report(there, wanted(settings))
     click.echo(json.dumps(found) if as_json else "\n".join(lines_of(found)))
 

@@ -1,4 +1,4 @@
-"""Errors in the shape of Anthropic's API."""
+"""Errors in the form of Anthropic's API."""
 
 from typing import Any, Literal, NotRequired
 

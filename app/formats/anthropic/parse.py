@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's API, and their conversion to chats of OpenAI's shape. Pure."""
+"""Request bodies of Anthropic's API, and their conversion to chats of OpenAI's form. Pure."""
 
 from collections.abc import Set
 from typing import Annotated, Any, ClassVar, Literal

@@ -82,7 +82,7 @@ ToolChoice = Annotated[
 
 
 def functions(tools: Sequence[AnyTool]) -> Iterator[dict[str, Any]]:
-    """The functions in the shape of a chat. The answer lists tools that the model doesn't see."""
+    """The functions in the form of a chat. The answer lists tools that the model doesn't see."""
     for i, tool in enumerate(tools):
         match tool:
             case Namespace(name=name, tools=inner):

@@ -60,7 +60,7 @@ class StopSearch:
             if span is None and not is_last:
                 certain = min(end, self._find_begun(self._stop_strings))
             found = [(where, s) for s in self._stop_strings if (where := self._find(s)) >= 0]
-            # One that touches what may be a span waits, too.
+            # One that touches what may be a span waits too.
             inside = [pair for pair in found if pair[0] + len(pair[1]) <= end]
             certain = min([certain, *(where for where, _ in found)]) if span is None else certain
             where, stop_string = min(inside, key=lambda pair: pair[0], default=(0, None))

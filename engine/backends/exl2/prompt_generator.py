@@ -23,7 +23,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     """For `PromptJob`s only."""
 
     def __init__(self, device: torch.device, passes: Passes | None, **settings: Any) -> None:
-        """`settings`: the library's."""
+        """`settings`: the library's settings."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
         self.budget = Budget(self.max_chunk_size, self.max_chunk_size)  # the backend has its own
         self.is_overlapping = device.type != "cpu"  # the device works asynchronously

@@ -62,7 +62,7 @@ def apply_rep_penalty(
         ids = tokens[start:]
         fade = _fade(ids.size, full, decay)
         # Ids beyond the vocabulary stand for embeddings. As unsigned numbers, negative ids are
-        # beyond it, too.
+        # beyond it too.
         valid = ids.view(np.uint64) < vocab_size
         if not valid.all():
             ids, fade = ids[valid], fade if fade is None else fade[valid]

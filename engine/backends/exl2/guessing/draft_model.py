@@ -41,7 +41,7 @@ class DraftModel:
             # It may have more rows of logits than the model has tokens.
             token_ids = logits[:, -1].argmax(-1, keepdim=True).cpu().clamp_(0, most)
             found.append(token_ids)
-        # The last one is computed, too: all may be right.
+        # The last one is computed too: all may be right.
         self._forward(token_ids, pages, positions + number, preprocess_only=True)
         for job in jobs:
             job.drafted = [job.position() + number + 1]

@@ -23,7 +23,7 @@ class PagingGenerator(PromptGenerator):
     def __init__(
         self, device: torch.device, passes: Passes | None, work: Work, **settings: Any
     ) -> None:
-        """`work`: counters to add to; `settings`: the library's."""
+        """`work`: counters to add to; `settings`: the library's settings."""
         self.parked: list[PagedJob] = []
         self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)

@@ -8,7 +8,7 @@ class Pool:
     """Gives out the page that was released the longest ago first; for a prefix, its last page."""
 
     def __init__(self, generator: Any) -> None:
-        """`generator`: the library's; its table of pages must stay the same."""
+        """`generator`: the library's generator; its table of pages must stay the same."""
         self._generator = generator
         # Serials and pages as of the last sort, the oldest first. Pages released since are newer.
         self._order: deque[tuple[int, Any]] = deque()

@@ -24,8 +24,8 @@ LEAST_CAPABILITY = (8, 0)
 
 
 def obstacle(config: ModelConfig, model: Any, has_passes: bool, index: int) -> str | None:
-    """`model`: exllamav2's, not loaded yet. `has_passes`: whether its passes are captured. `index`:
-    of its GPU. None without an obstacle.
+    """`model`: exllamav2's model, which is not loaded yet. `has_passes`: whether its passes are
+    captured. `index`: of its GPU. None without an obstacle.
     """
     if config.products == "exllamav2":
         return "set so"
