@@ -239,7 +239,7 @@ def _cut(request: Generation, most: int, settings: Settings) -> int:
     """`most`, for a request above its API key's limit; BadRequest if the setting refuses it."""
     name = request.names["max_new_tokens"]
     if not (settings.clamp_max_tokens and neutral.is_telling()):
-        raise BadRequest(f"{name}: this API key may have at most {most} new tokens", name)
+        raise BadRequest(f"{name}: this API key allows at most {most} new tokens", name)
     neutral.note(name)
     return most
 

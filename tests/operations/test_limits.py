@@ -350,7 +350,7 @@ def test_new_tokens_beyond_the_limit_are_refused_where_nothing_is_cut(make_keyed
     client = make_keyed(ScriptedBackend(), clamp_max_tokens=False)
     body = {"prompt": "x", "max_tokens": 7}
     error = client.post(URL, json=body, headers=bearer("ann")).json["error"]
-    assert error["message"] == "max_tokens: this API key may have at most 6 new tokens"
+    assert error["message"] == "max_tokens: this API key allows at most 6 new tokens"
     assert error["param"] == "max_tokens"
     body = {"prompt": "x", "max_tokens": 1, "n": 7}
     response = client.post(URL, json=body, headers=bearer("ann"))
