@@ -162,7 +162,7 @@ class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
         return self
 
     def engine_config(self) -> engine.ModelConfig:
-        """As `to_config`. Raises engine.ModelError, which says where the wrong setting is."""
+        """Like `to_config`. Raises engine.ModelError, which says where the wrong setting is."""
         try:
             return self.to_config()
         except engine.ModelError as error:

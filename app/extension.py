@@ -148,8 +148,8 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> TextStream:
-        """As `generate`, but piece by piece. Waits for the first piece, and raises any error before
-        it. The iteration raises later errors.
+        """Like `generate`, but piece by piece. Waits for the first piece, and raises any error
+        before it. The iteration raises later errors.
         """
         stream = self._host().stream(asked(prompt, messages, parameters), is_patient=False)
         stream.wait()

@@ -106,7 +106,9 @@ class Prompts:
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
     def prepare(self, request: Chat) -> Prompt:
-        """The prompt of a request. Raises InvalidJob, PromptTooLong, and as `Engine.check_room`."""
+        """The prompt of a request. Raises InvalidJob, PromptTooLong, and what
+        `Engine.check_room` raises.
+        """
         model = self._model
         num_characters = sum(map(len, _texts(request)))
         model.check_room(request.n, model.tokenizer.guess(num_characters) * request.n)

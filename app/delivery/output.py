@@ -132,8 +132,8 @@ class Output:
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """As `_wait`, but while the response has no status. Also raises any error before the first
-        frame.
+        """Like `_wait`, but while the response has no status. Also raises any error before the
+        first frame.
         """
         frames = self._wait(timeout)
         if self._transcript.error is not None and self._transcript.has_nothing_but_error:

@@ -81,7 +81,7 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
 
 
 def enter(gate: Gate, size: int, settings: Settings) -> None:
-    """Enters the gate, until `submit` or `leave`. Raises as `inside`."""
+    """Enters the gate, until `submit` or `leave`. Raises what `inside` raises."""
     place = gate.enter(size, patience(settings))
     setattr(flask.g, PLACE, place)
 
@@ -136,7 +136,7 @@ def submit(
     """Submits the jobs of a request: `num_jobs` for each prompt, with `identifiers` in order.
 
     `fit` adapts each job. `wake` goes to the stream. `account` counts if the current request has
-    none. Raises BadRequest, and as `Engine.submit`.
+    none. Raises BadRequest, and what `Engine.submit` raises.
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(

@@ -35,7 +35,7 @@ def answer(
 ) -> flask.Response:
     """Submits a request, and responds. `framing`: that of a stream; None for a whole answer.
 
-    Raises as `prepare` and `submit.submit`, and any error before the first frame.
+    Raises what `prepare` and `submit.submit` raise, and any error before the first frame.
     """
     with submit.names_of(request):
         ready = prepare()
@@ -60,7 +60,7 @@ def answer_chat(
     framing: Framing | None,
     before: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda token_ids: token_ids,
 ) -> flask.Response:
-    """Answers a chat. `identifier`: that of the response. Raises as `answer`.
+    """Answers a chat. `identifier`: that of the response. Raises what `answer` raises.
 
     `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
     `before`: puts tokens before those of the prompt.

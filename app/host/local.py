@@ -98,7 +98,7 @@ class Local:
             self._process = os.getpid()
 
     def close(self, drain: float | None = None) -> bool:
-        """As `Switchyard.close`."""
+        """Like `Switchyard.close`."""
         with self._lock:
             if self._process not in (None, os.getpid()):
                 return False
@@ -134,7 +134,7 @@ class Local:
             self._start_once()
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """As `Switchyard.stream`. `body`: that of an equal request."""
+        """Like `Switchyard.stream`. `body`: that of an equal request."""
         self._start_once()
         self._wait_until_loaded()
         with self._context():
@@ -147,7 +147,7 @@ class Local:
             return TextStream(LocalSource(submitted, account))
 
     def count(self, body: dict[str, Any]) -> int:
-        """As `Switchyard.count`. `body`: that of an equal request."""
+        """Like `Switchyard.count`. `body`: that of an equal request."""
         with (
             self._context(),
             generation.inside(services().gate, _length_of(body), services().settings),

@@ -34,15 +34,15 @@ class Source(Protocol):
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
         """Waits for more pieces, or for the end, which may be an exception after pieces.
 
-        Raises as `Switchyard.generate`.
+        Raises what `Switchyard.generate` raises.
         """
 
     def close(self) -> None:
         """Cancels the rest of the generation. Idempotent."""
 
     def drop(self) -> None:
-        """As `close`, for finalizers, which may run during any code, so it takes no lock. A thread
-        other than the reader may call it too: a `read` then ends or raises soon.
+        """Like `close`, for finalizers, which may run during any code, so it takes no lock. A
+        thread other than the reader may call it too: a `read` then ends or raises soon.
         """
 
 
@@ -63,7 +63,7 @@ class TextStream(Iterator[str]):
         self._finalizer.atexit = False
 
     def __next__(self) -> str:
-        """The next piece. Raises as `Switchyard.generate`."""
+        """The next piece. Raises what `Switchyard.generate` raises."""
         self.wait()
         if not self._finalizer.alive:
             raise StopIteration  # it has ended, or was closed
@@ -71,7 +71,7 @@ class TextStream(Iterator[str]):
         return self._pieces[self._num_taken - 1]
 
     def wait(self) -> None:
-        """Waits for the next piece, or the end. Raises as `Switchyard.generate`."""
+        """Waits for the next piece, or the end. Raises what `Switchyard.generate` raises."""
         while self._num_taken == len(self._pieces) and self._finalizer.alive:
             ending = self._ending
             if ending is None:

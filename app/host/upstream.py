@@ -180,7 +180,7 @@ class Incoming:
         self._answer.close()
 
     def drop(self) -> None:
-        """As `close`, but takes no lock. A thread that reads then gets an error."""
+        """Like `close`, but takes no lock. A thread that reads then gets an error."""
         self._is_dropped = True
         if self._connection is not None:
             with contextlib.suppress(OSError):  # closed already

@@ -94,7 +94,7 @@ class Ledger:
     # Request threads
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
-        """As `Budgets.reserve`, after the file has been read."""
+        """Like `Budgets.reserve`, after the file has been read."""
         self._open()
         return self._budgets.reserve(key, least, wanted)
 
@@ -120,20 +120,20 @@ class Ledger:
     def usage(
         self, first: date, last: date, groups: Sequence[str], key: str | None, most: int
     ) -> list[dict[str, Any]]:
-        """As `read_usage`, including requests that have just ended. Raises sqlite3.Error."""
+        """Like `read_usage`, including requests that have just ended. Raises sqlite3.Error."""
         if self._writer is not None:
             self._writer.flush(FLUSH)
         return read_usage(self._path, first, last, groups, key, most)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """As `Budgets.spent`, after the file has been read."""
+        """Like `Budgets.spent`, after the file has been read."""
         self._open()
         return self._budgets.spent(keys)
 
     # Link's thread
 
     def extend(self, key: ApiKey, wanted: int) -> int:
-        """As `Budgets.extend`."""
+        """Like `Budgets.extend`."""
         return self._budgets.extend(key, wanted)
 
     def give_back(self, key: ApiKey, tokens: int) -> None:

@@ -10,7 +10,7 @@ SCHEMA = 24
 
 def weigh(size: int) -> None:
     """The current request's input is as much work as one of `size` bytes. Waits until the gate has
-    room for that. Raises as `Gate.enter`. Does nothing outside of a request.
+    room for that. Raises what `Gate.enter` raises. Does nothing outside of a request.
     """
     enter = flask.g.get(WEIGH) if flask.has_app_context() else None
     if enter is not None:

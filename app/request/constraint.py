@@ -86,7 +86,7 @@ class Constrained(Parameters):
     guided_grammar: Text | None = Field(None, description="As `grammar`.")
     structured_outputs: StructuredOutputs | None = Field(
         None,
-        description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, as vLLM has it.",
+        description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, as in vLLM.",
     )
 
     @field_validator("response_format", "structured_outputs", mode="before", check_fields=False)

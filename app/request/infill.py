@@ -8,7 +8,7 @@ from switchyard.app.request.infill_forms import FAMILIES, FORMS, Extra, Form, Ga
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 
 MARK = "\u263a"  # one token or more, which never merge with the tokens of another text
-_NAME = "filename\n"  # as llama.cpp has it, of the file with the gap
+_NAME = "filename\n"  # as in llama.cpp, of the file with the gap
 
 
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:

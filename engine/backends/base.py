@@ -64,7 +64,7 @@ class Backend(Protocol):
         """Stronger than `reset`: another generator over the same model."""
 
     def reload(self) -> None:
-        """Stronger than `rebuild`: load the model again. Raises as `open` does."""
+        """Stronger than `rebuild`: load the model again. Raises what `open` raises."""
 
     def close(self) -> None:
         """Release the model. Not called if `open` failed."""

@@ -19,7 +19,7 @@ def with_settings(command: Command) -> Command:
 
 
 def with_model_settings(command: Command) -> Command:
-    """As `with_settings`, without --bind: for commands that do not listen at `bind`."""
+    """Like `with_settings`, without --bind: for commands that do not listen at `bind`."""
     for option in (
         click.argument("model_dir", required=False),
         click.option(

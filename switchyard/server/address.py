@@ -20,7 +20,7 @@ def refusal(bind: str) -> str | None:
 
 
 def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str | None:
-    """As `refusal`, after waiting for up to `seconds` until another server leaves the address.
+    """Like `refusal`, after waiting for up to `seconds` until another server leaves the address.
     `tell` gets a message about the wait.
     """
     end = time.monotonic() + seconds

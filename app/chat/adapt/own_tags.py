@@ -9,7 +9,7 @@ from switchyard.app.parts.parser import Tags
 
 
 def escape_once(escape: Escape) -> Escape:
-    """As `escape`, but leaves a text unchanged that is already escaped."""
+    """Like `escape`, but leaves a text unchanged that is already escaped."""
     return lambda text: text if isinstance(text, Escaped) else escape(text)
 
 

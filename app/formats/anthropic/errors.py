@@ -82,5 +82,5 @@ def _details(error: Exception) -> dict[str, Any]:
 
 
 def describe_to_current(error: Exception) -> Described:
-    """As `describe`, with the current request's id."""
+    """Like `describe`, with the current request's id."""
     return describe(error, request_id.request_id())

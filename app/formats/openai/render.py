@@ -105,7 +105,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _text_body(self, index: int) -> TextBody | None:
-        """As `text_body`, for a choice that has begun."""
+        """Like `text_body`, for a choice that has begun."""
 
     @abc.abstractmethod
     def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """As `whole`."""
+        """Like `whole`."""
 
     def _usage(self, finished: Sequence[engine.Finished]) -> dict[str, Any]:
         return usage(finished, self._request.num_jobs, self._reasoning_tokens)

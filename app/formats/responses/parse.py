@@ -202,7 +202,7 @@ class ResponseRequest(Generation, HowToThink):
 
     @property
     def _effort_and_form(self) -> dict[str, Any]:
-        """As a chat has them. Raises BadRequest."""
+        """The messages, as in a chat. Raises BadRequest."""
         nested = {
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
@@ -217,7 +217,7 @@ class ResponseRequest(Generation, HowToThink):
         return {**told.pop("json_schema", {}), **told}
 
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of the input, as a chat has them."""
+        """The messages of the input, as in a chat."""
         if isinstance(self.input, str):
             return [{"role": "user", "content": self.input}]
         return list(to_chat(self.input))

@@ -31,7 +31,7 @@ class StoredConversation:
     """The conversation of one request: the stored part, and what the request adds."""
 
     def __init__(self, request: ResponseRequest, here: Services) -> None:
-        """Raises NotStored, BadRequest, and as `submit.enter`."""
+        """Raises NotStored, BadRequest, and what `submit.enter` raises."""
         self._store = here.stored
         self._previous = _previous(request, here)
         self._added = request.messages()

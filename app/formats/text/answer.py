@@ -22,7 +22,9 @@ def answer_text(
     make_render: Callable[[Mapping[str, Choice]], TextRender],
     framing: Framing | None,
 ) -> flask.Response:
-    """The response. `framing`: that of a stream, else None. Raises BadRequest, and as `answer`."""
+    """The response. `framing`: that of a stream, else None. Raises BadRequest, and what
+    `answer` raises.
+    """
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
     for name in ("timings", "timings_per_token"):
@@ -42,7 +44,7 @@ def answer_text(
 
 
 def read(request: TextRequest, model: engine.Engine) -> list[PromptTokens]:
-    """The prompts of a request. Raises as `Engine.check_room` and `TextRequest.read`."""
+    """The prompts of a request. Raises what `Engine.check_room` and `TextRequest.read` raise."""
     model.check_room(
         request.num_prompts * request.n, model.tokenizer.guess(request.size) * request.n
     )

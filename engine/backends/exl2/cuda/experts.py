@@ -43,7 +43,7 @@ def forward(
     loras: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """As ExLlamaV2MoEMLP.forward; (rows, tokens, hidden size), half."""
+    """Like ExLlamaV2MoEMLP.forward; (rows, tokens, hidden size), half."""
     rows, length, size = hidden_states.shape
     num_tokens = rows * length
     if intermediates or loras:

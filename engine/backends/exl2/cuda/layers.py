@@ -78,7 +78,7 @@ class Exl2Layers:
         pages: torch.Tensor,
         is_last: bool,
     ) -> torch.Tensor:
-        """As ExLlamaV2.forward_chunk. Computes all layers if `is_last`, else only what keys and
+        """Like ExLlamaV2.forward_chunk. Computes all layers if `is_last`, else only what keys and
         values need.
         """
         rows = len(positions)
@@ -116,7 +116,7 @@ class Embeddings:
             self._table = torch.as_tensor(_Seen(self._weights), device=device)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """As ExLlamaV2Embedding; (tokens, hidden size)."""
+        """Like ExLlamaV2Embedding; (tokens, hidden size)."""
         found = F.embedding(token_ids, self._table)
         if self._is_wide:
             found = found.float()

@@ -143,7 +143,7 @@ def _load_checked(
     index: int | None,
     num_kept: int,
 ) -> LoadedModel:
-    """As `_load`, but uses exllamav2's products if ours differ from them."""
+    """Like `_load`, but uses exllamav2's products if ours differ from them."""
     try:
         return _load(config, configs, mode, tokens, progress, index, num_kept)
     except ProductsRefused as error:

@@ -27,7 +27,7 @@ class CodeBits(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Chunks of one width, as weights.cuh has it."""
+    """Chunks of one width, as in weights.cuh."""
 
     start: int
     bits: int
