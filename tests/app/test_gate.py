@@ -283,7 +283,10 @@ def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_c
     with enter(gate_of(client), MAX_BYTES):
         response = client.post(URL, json=LONG)
     assert response.status_code == 429
-    assert "the queue is full: 0 large requests are already waiting" in response.json["error"]["message"]
+    assert (
+        "the queue is full: 0 large requests are already waiting"
+        in response.json["error"]["message"]
+    )
     for stream in streams:
         stream.close()
 
