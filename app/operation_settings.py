@@ -35,7 +35,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
 
     metrics: Literal["off", "open", "key"] = Field(
         "open",
-        description="Access to `/metrics`: none (`off`), without a key (`open`), or for keys of"
+        description="Access to `/metrics`: none (`off`), without a key (`open`), or for keys with"
         " the roles `metrics` and `admin` (`key`). With a `keys_file` the default is `key`.",
     )
 
