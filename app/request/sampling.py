@@ -17,7 +17,7 @@ from switchyard.app.request.validation import Parameters
 from switchyard.app.request.written import MAX_TOKENS
 
 MAX_BIASED = 1024  # tokens of one request
-LISTED = "Also as a comma-separated string."
+LISTED = "A comma-separated string works too."
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]

@@ -21,7 +21,7 @@ class OwnTool(Object):
     neutral: ClassVar[Table] = {"input_examples": ANY}
 
     type: Literal["custom"] = Field(
-        "custom", description="Others are left out; the response says so."
+        "custom", description="Other types are left out; the response says so."
     )
     name: Name = Field(description=f"{NAME} Refused if two have it.")
     description: str | None = Field(None, description="Its purpose, for the model.")
@@ -64,7 +64,9 @@ class OtherTool(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(max_length=100, description="Not `custom`: left out; the response says so.")
+    type: str = Field(
+        max_length=100, description="Types other than `custom` are left out; the response says so."
+    )
 
 
 AnthropicTool = Annotated[

@@ -144,7 +144,7 @@ class ResponseRequest(Generation, HowToThink):
         max_length=16,
         fail_fast=True,
         description=f"`{LOGPROBS}`: return the log-probability of each token of the text."
-        " `reasoning.encrypted_content` is ignored, and the answer names `include`.",
+        " `reasoning.encrypted_content` is ignored; the response says so.",
     )
     top_logprobs: int | None = Field(
         None,

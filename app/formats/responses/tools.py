@@ -36,7 +36,7 @@ class HostedTool(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(max_length=100, description="Any other type: left out; the response says so.")
+    type: str = Field(max_length=100, description="Other types are left out; the response says so.")
 
 
 def _kind_of_tool(value: Any) -> str:
