@@ -43,7 +43,7 @@ class CalledTool(Object):
     neutral: ClassVar[Table] = {"provider_specific_fields": ANY, "extra_content": ANY}
 
     id: str = Field(description="The id that a result of the call repeats.")
-    type: Literal["function"] = Field("function", description="Others are refused.")
+    type: Literal["function"] = Field("function", description="Other types are refused.")
     function: CalledFunction = Field(description="What was called.")
     index: int | None = Field(None, description="Without effect; some clients send it back.")
 

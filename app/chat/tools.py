@@ -50,7 +50,7 @@ class Tool(Object):
     place: ClassVar[str] = "tools"
     neutral: ClassVar[Table] = {"cache_control": ANY}
 
-    type: Literal["function"] = Field(description="Others are refused.")
+    type: Literal["function"] = Field(description="Other types are refused.")
     function: Function = Field(description="What may be called.")
 
     def template_form(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class NamedFunction(Object):
 
 
 class NamedTool(Object):
-    type: Literal["function"] = Field(description="Others are refused.")
+    type: Literal["function"] = Field(description="Other types are refused.")
     function: NamedFunction = Field(description="The tool to call.")
 
 
