@@ -326,7 +326,7 @@ class ModelConfig:
 
     @property
     def max_jobs(self) -> int:
-        """Most jobs that the engine holds at once, active and pending."""
+        """The maximum number of jobs that the engine holds at once, active and pending."""
         return self.max_jobs_of(count_engines(self.at))
 
     def max_jobs_of(self, num_engines: int) -> int:

@@ -160,7 +160,7 @@ _PROBE_TOOL = {
 
 
 def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
-    """`value` with `escape` applied to every text in it, names included."""
+    """`value` with `escape` applied to every text in it, including names."""
     match value:
         case Escaped():
             return str(value)

@@ -95,7 +95,7 @@ def _footprint(
 
 
 def _rows(found: Lengths) -> int:
-    """Most tokens in a pass."""
+    """The maximum number of tokens in a pass."""
     return found.max_input_len * found.max_batch_size
 
 

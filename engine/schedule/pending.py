@@ -80,7 +80,7 @@ class Pending:
       clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997): with SFQ's own, a stream of
       new clients starves the others.
     - Size: within a client, the least expected work first, prompt and new tokens. A job's fair wait
-      is the client's waiting work at its arrival, itself included. It is due once `factor` - 1
+      is the client's waiting work at its arrival, including itself. It is due once `factor` - 1
       times its fair wait has started; due jobs go first, the longest due before others. So no job
       waits longer than `factor` times its fair wait plus one job, because the work of the jobs due
       before it is at most its fair wait. A job without room lets others overtake it until they have

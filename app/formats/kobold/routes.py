@@ -142,7 +142,7 @@ def extra_version() -> flask.Response:
 @blueprint.get("/api/v1/config/max_context_length")
 @declares({200: Number}, errors=(503,))
 def max_context_length() -> flask.Response:
-    """Most tokens of prompt and completion together."""
+    """The maximum number of tokens of prompt and completion together."""
     return json_response({"value": services().models.get().info.max_seq_len})
 
 

@@ -66,8 +66,8 @@ class CapturedPasses:
         max_rows: int,
         kept: Kept | None = None,
     ) -> None:
-        """`max_seq_len`: tokens of a row; `max_rows`: most sequences in a pass. `layers` and `kept`
-        are closed with these passes.
+        """`max_seq_len`: tokens of a row; `max_rows`: maximum number of sequences in a pass.
+        `layers` and `kept` are closed with these passes.
         """
         self._kept = kept
         self._layers = layers

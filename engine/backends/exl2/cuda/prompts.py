@@ -34,8 +34,8 @@ class PromptPasses:
         max_tokens: int,
         device: torch.device,
     ) -> None:
-        """`widths`: numbers of pages in a row that have graphs. `max_tokens`: most tokens in one
-        pass.
+        """`widths`: numbers of pages in a row that have graphs. `max_tokens`: maximum number of
+        tokens in one pass.
         """
         self._max_tokens = min(MAX_TOKENS, max_tokens)
         self._compute = compute
