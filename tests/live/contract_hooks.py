@@ -96,6 +96,7 @@ TOKENS |= {"banned_tokens", "custom_token_bans", "allowed_tokens"}
 ENDS = {
     "ignore_eos",
     "bypass_eos",
+    "use_default_badwordsids",
     "min_tokens",
     "min_length",
     "token_healing",
@@ -151,7 +152,8 @@ def filter_failure(context, failure, case, response):
         if case.path.startswith("/admin/models/"):
             return False  # a setting has bounds of the engine's, and may not go with another one
         error = response.json()["error"]
-        if "param" not in error:  # Anthropic's and Ollama's, which have a message only
+        # Anthropic's and Ollama's have a message only.
+        if isinstance(error, str) or "param" not in error:
             given = MEANT & case.body.keys() if isinstance(case.body, dict) else ()
             message = error if isinstance(error, str) else error["message"]
             return not any(name in message for name in given)
@@ -270,7 +272,9 @@ def fit(body, limit="max_tokens", others=()):
             str(int(name) % VOCABULARY) if name.isdecimal() else name: bias
             for name, bias in biases.items()
         }
-    if "messages" in body:
+    if body.get("stream") is True:
+        body.pop("prompt_logprobs", None)
+    if body.get("messages"):  # Ollama's may be none
         body["messages"] = [fit_message(message) for message in body["messages"]]
         last = body["messages"][-1]
         if last["role"] == "assistant" and not last.get("tool_calls"):
