@@ -52,8 +52,8 @@ class Settings(OperationSettings, TableSettings):
         0.0,
         ge=0,
         le=86400,
-        description="Seconds to wait at the start while another server listens at `bind`; then the"
-        " start fails.",
+        description="Seconds to wait at start while another server listens at `bind`; then the"
+        " server exits.",
     )
     presets: dict[str, dict[str, Any]] = Field(
         default={},

@@ -56,7 +56,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     ledger_days: int = Field(
         400,
         ge=0,
-        description="Days for which the ledger keeps rows of single requests. Sums by day stay."
+        description="Days for which the ledger keeps rows of single requests. Daily sums are kept."
         " 0: forever.",
     )
 
@@ -71,7 +71,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         64 * 1024 * 1024,
         ge=0,
         description="Memory for stored responses, in bytes. Beyond this, the client whose"
-        " responses take most loses its oldest ones. 0: nothing is stored.",
+        " responses take the most loses its oldest ones. 0: nothing is stored.",
     )
 
     @pydantic.model_validator(mode="after")

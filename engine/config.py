@@ -125,7 +125,7 @@ class ModelConfig:
         ("float16",),
         "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`; for EXL3 also"
         " bits of keys and of values, each from 2 to 8, such as `5,4`."
-        " Several: the first with which everything fits into memory.",
+        " From a list, the server uses the first mode with which everything fits into memory.",
     )
     gpu_reserve: float = _option(0.5, "GiB to leave free on each GPU, at least 0.25.")
     gpu_split: tuple[float, ...] = _option(
@@ -135,9 +135,9 @@ class ModelConfig:
     )
     unpacked_weights: float | Literal["auto", "off"] = _option(
         "auto",
-        "GiB for float16 copies of an EXL2 model's weights, which speed up passes of many tokens:"
+        "GiB for float16 copies of an EXL2 model's weights, which speed up passes of many tokens."
         " `auto`: all that is free after the cache; a number: at most that much; or `off`. With"
-        " `[[models]]` or a `models_dir`, `auto` is `off`.",
+        " `[[models]]` or a `models_dir`, `auto` means `off`.",
     )
     products: Literal["auto", "exllamav2"] = _option(
         "auto",
@@ -181,7 +181,7 @@ class ModelConfig:
         4.0,
         "Limits how long shorter jobs of a client may overtake a waiting one: this many times its"
         " fair wait, which is the client's waiting work when it arrives. 1: first come, first"
-        " served. Together, waiting jobs of lower priority get one part in this + 1 of the work.",
+        " served. All waiting jobs of lower priority together get 1 / (this + 1) of the work.",
     )
     silence_timeout: float = _option(
         5.0,
