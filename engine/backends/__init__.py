@@ -24,9 +24,9 @@ def make_backend(
     grammars: Grammars | None = None,
     tell_progress: Callable[[float], None] | None = None,
 ) -> Backend:
-    """The backend for the device that `config` names. Called on the engine thread, because it
-    imports torch and exllamav2, which takes seconds. `grammars`: those of the model, if they exist.
-    `tell_progress` gets the progress of a load, from 0 to 1. Raises ModelError.
+    """Returns the backend for the device that `config` names. Called on the engine thread, because
+    the imports of torch and exllamav2 take seconds. `grammars`: the model's grammars, if it has
+    any. `tell_progress` is called with the progress of a load, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
     if is_by_exl3(config, read_config(config.path)):
@@ -65,8 +65,8 @@ def _make_exl3(
 
 
 def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
-    """Raises ModelError for a GPU that torch can't use, because on the CPU the model would silently
-    be a hundred times slower.
+    """Raises ModelError for a GPU that torch can't use, because otherwise the model would silently
+    run on the CPU, a hundred times slower.
     """
     import torch
 
@@ -92,8 +92,8 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
 
 
 def refuse_gpu_settings(config: ModelConfig) -> None:
-    """Raises ModelError for settings that the CPU backend would ignore. It never copies weights, so
-    it accepts `off`.
+    """Raises ModelError for settings that the CPU backend would ignore. `off` is accepted, because
+    this backend never copies weights.
     """
     for field in fields(config):
         given = getattr(config, field.name)

@@ -1,1 +1,3 @@
-"""The parts that all backends of ExLlama models share, independent of the library that computes."""
+"""The parts that all backends of ExLlama models share, regardless of the library that computes
+them.
+"""

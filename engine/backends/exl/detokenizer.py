@@ -1,8 +1,8 @@
 """Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
 
-The generator's own code has three faults. It loses text at a stop token and at the limit. It
-wrongly decodes characters that consist of several tokens. It chooses between stop strings by the
-order of a set.
+The generator's own code has three faults. It loses text at a stop token and at the token limit. It
+decodes characters that consist of several tokens wrongly. Of several stop strings, it chooses one
+by the order of a set, which is arbitrary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from switchyard.engine.model.tokens.decoder import TextDecoder
 
 
 class Detokenizer:
-    """Takes the tokens of one job, returns its text. Engine thread."""
+    """Takes the tokens of one job and returns its text. Engine thread."""
 
     def __init__(
         self, pieces: Sequence[bytes], job: Job, contents: Mapping[int, bytes] | None = None
     ) -> None:
-        """`pieces`: the bytes that each token adds to a text. `contents`: the text of the added
-        tokens that the job wants to be shown.
+        """`pieces`: the bytes that each token adds to a text. `contents`: the text of each added
+        token; only those in `job.shown_token_ids` appear.
         """
         shown = {i: contents[i] for i in job.shown_token_ids if i in contents} if contents else {}
         self._decoder = TextDecoder(pieces, shown)
@@ -52,7 +52,7 @@ class Detokenizer:
         return self._tell(text, is_last)
 
     def flush(self) -> Told:
-        """Returns all remaining text, since no token follows."""
+        """Returns all remaining text. No token follows."""
         return self._tell(self._decoder.finish(), is_last=True)
 
     def _tell(self, text: str, is_last: bool) -> Told:
@@ -74,7 +74,8 @@ class Detokenizer:
 
 class NoText:
     """Replaces the library's tokenizer and its list of tokens' texts, because a job's text comes
-    from its Detokenizer. Loading the library's own takes as long as the model's tokenizer.
+    from its Detokenizer. Loading the library's tokenizer would take as long as loading the model's
+    tokenizer.
     """
 
     def get_id_to_piece_list(self, _: bool = False) -> "NoText":

@@ -1,4 +1,4 @@
-"""A model in memory, with its cache and the rest."""
+"""A model in memory, with its cache and everything else that generation needs."""
 
 import logging
 from collections.abc import Sequence
@@ -15,18 +15,20 @@ logger = logging.getLogger(__name__)
 
 
 class Passes(Protocol):
-    """A faster way to compute a pass of few tokens than the model's own."""
+    """A faster way than the model's own to compute a pass of a few tokens."""
 
     num_rows: int  # rows of the last `run`, padding included
 
     def capture(self, vocab_size: int) -> None:
-        """Prepare, while the cache is unused. `vocab_size`: that of the tokenizer."""
+        """Prepare the passes while the cache is unused. `vocab_size`: the tokenizer's vocabulary
+        size.
+        """
 
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary), valid until the next run. `token_ids`: (rows,), on
-        the host or the device; `positions`: those of these tokens; `pages`: those of the cache,
+        the host or the device; `positions`: the positions of these tokens; `pages`: cache pages,
         (rows, pages), int32.
         """
 
@@ -36,22 +38,23 @@ class Passes(Protocol):
         """
 
     def fit(self, length: int) -> int:
-        """Tokens in each row of the prompt pass for at least `length` tokens."""
+        """Returns the number of tokens in each row of the prompt pass for at least `length` tokens.
+        """
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether it
-        did. `starts`: position of each row's first token; `pages`: those of the cache, (rows,
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether they
+        were computed. `starts`: position of each row's first token; `pages`: cache pages, (rows,
         pages), int32.
         """
 
     def shed(self) -> bool:
-        """Give up memory that only makes passes faster. Returns whether there was any; then
-        `capture` must follow.
+        """Release memory that only makes passes faster. Returns whether any was released; if so,
+        call `capture` next.
         """
 
     @property
     def kept(self) -> KeptWeights:
-        """What `shed` gives up."""
+        """What `shed` releases."""
 
     def close(self) -> None:
         """Release everything except the model."""
@@ -79,14 +82,14 @@ class LoadedModel:
             )
 
     def shed(self) -> bool:
-        """Give up memory that only makes passes faster. Returns whether there was any; then the
-        generator must be made again.
+        """Release memory that only makes passes faster. Returns whether any was released; if so,
+        the generator must be made again.
         """
         return self.passes is not None and self.passes.shed()
 
     @property
     def kept(self) -> KeptWeights:
-        """What `shed` gives up."""
+        """What `shed` releases."""
         return KeptWeights() if self.passes is None else self.passes.kept
 
     def unload(self) -> None:

@@ -9,7 +9,7 @@ from switchyard.engine.stats import DeviceMemory, Occupancy
 
 
 def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
-    """What a `PagingGenerator` over `loaded` holds."""
+    """Returns the pages and the memory that a `PagingGenerator` for `loaded` holds."""
     free = generator.unreferenced_pages.values()
     return Occupancy(
         referenced_pages=len(generator.referenced_pages),

@@ -20,10 +20,10 @@ Callback = Callable[[int, int], None]  # called with the numbers of loaded modul
 
 
 class Progress:
-    """Draws a bar if stderr is a terminal, else logs a line now and then."""
+    """Draws a progress bar if stderr is a terminal; otherwise logs a line from time to time."""
 
     def __init__(self, name: str, tell: Callable[[float], None] | None = None) -> None:
-        """`tell` gets the progress, from 0 to `GENERATOR`, before the end of the load."""
+        """`tell` is called with the progress, from 0 to `GENERATOR`, until the load ends."""
         self._name = name
         self._tell = tell
         self._told_at = time.monotonic()
@@ -48,7 +48,7 @@ class Progress:
         self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Note the number of loaded modules, and of all."""
+        """Note the number of loaded modules and the total number."""
         share = done / total
         self.tell(WEIGHTS * share)
         if self._bar is not None:
@@ -63,8 +63,8 @@ class Progress:
 
 
 def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:
-    """A callback for each of several models, which are given by their numbers of modules. It adds
-    the models before it.
+    """Returns a callback for each of several models, given the number of modules of each. A
+    callback adds the modules of the models before its own.
     """
 
     def part(first: int) -> Callback:

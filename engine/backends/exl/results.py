@@ -14,7 +14,7 @@ class JobBegun:
 
 @dataclass(frozen=True, slots=True)
 class JobMoved:
-    """The job has given up its pages, or has pages again."""
+    """The job has released its pages, or has pages again."""
 
     identifier: str
     is_parked: bool
@@ -22,7 +22,7 @@ class JobMoved:
 
 @dataclass(frozen=True, slots=True)
 class PromptComputed:
-    """The prompt is computed up to `done_tokens`; for a pair, both prompts are."""
+    """The prompt is computed up to `done_tokens`; for a pair, this counts both prompts."""
 
     identifier: str
     done_tokens: int
@@ -65,8 +65,9 @@ Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBr
 
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
-    """The library's own results are about started jobs; all others are ours. The return of a job is
-    not a result.
+    """Converts the library's own results, which only report that a job has started, to `JobBegun`.
+    All other results are ours and stay as they are. When a parked job returns, that is not a
+    result.
     """
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result

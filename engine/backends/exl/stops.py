@@ -12,11 +12,12 @@ MAX_SPACE = 64  # characters of white space before a span that may wait for it
 
 
 class StopSearch:
-    """Takes the text of one job, and returns what is certain. Engine thread.
+    """Takes the text of one job and returns the part that can be sent. Engine thread.
 
-    The stop string that begins first in the text ends it, however the tokens divide the text. So a
-    complete stop string waits for another that may have begun earlier. A stop string that was
-    complete before `min_new_tokens`, or that touches a span of `Job.spans`, is ordinary text.
+    The stop string that begins first in the text ends it, however the tokens divide the text. So
+    after a complete stop string, the search waits while another one may have begun earlier. A stop
+    string that was complete before `min_new_tokens`, or that touches a span of `Job.spans`, is
+    ordinary text.
     """
 
     def __init__(self, job: Job) -> None:
