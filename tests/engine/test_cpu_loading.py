@@ -97,7 +97,7 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path, plain):
 def test_fewer_layers_than_there_are_is_refused(tmp_path, plain):
     fewer = CONFIG["num_hidden_layers"] - 1
     message = refusal(tmp_path, CONFIG | {"num_hidden_layers": fewer}, plain)
-    assert f"num_hidden_layers is {fewer}, and the files have a layer {fewer}" in message
+    assert f"num_hidden_layers is {fewer}, but the files have more layers" in message
 
 
 def test_a_tensor_of_another_kind_is_refused(tmp_path, plain):

@@ -201,7 +201,7 @@ def test_the_next_mode_is_tried_where_memory_runs_out_after_all(loader, model_pa
 def test_a_gpu_that_is_full_is_told_before_anything_is_loaded(loader, model_path):
     with pytest.raises(engine.NoRoom, match="No cache would fit"):
         loader.load(ModelConfig(model_path, "name"))
-    with pytest.raises(engine.ModelError, match="gpu_split names 2 GPUs, there are 1"):
+    with pytest.raises(engine.ModelError, match="gpu_split names 2 GPUs, but there are 1"):
         loader.load(ModelConfig(model_path, "name", gpu_split=(1, 1)))
 
 

@@ -1,1 +1,1 @@
-"""ExLlamaV2's dynamic generator as a backend, which is the same on GPU and CPU."""
+"""A backend that uses ExLlamaV2's dynamic generator. It is the same on GPU and CPU."""

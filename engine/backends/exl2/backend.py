@@ -1,4 +1,5 @@
-"""The real ExLlamaV2DynamicGenerator: one code path on GPU and CPU. Engine thread only."""
+"""Runs the real ExLlamaV2DynamicGenerator, with one code path for GPU and CPU. Engine thread only.
+"""
 
 import gc
 import logging
@@ -57,7 +58,7 @@ class Exl2Backend:
         tell_progress: Callable[[float], None] | None = None,
         read: Read = read_config,
     ) -> None:
-        """`read`: makes the input of `load`, by default for ExLlamaV2."""
+        """`read`: makes the input of `load`; the default is for ExLlamaV2."""
         self._config = config
         self._read = read
         self._grammars = grammars
@@ -132,7 +133,7 @@ class Exl2Backend:
         return [] if (job := self._release(identifier)) is None else events.cancelled(job)
 
     def iterate(self) -> list[JobEvent]:
-        """One step. A failed step is tried again, twice, before the error is raised."""
+        """Run one step. A failed step is retried twice before the error is raised."""
         begin, is_decoding = time.monotonic(), self._generator.is_any_decoding
         try:
             told: list[results.Result] = self._generator.iterate()

@@ -1,7 +1,7 @@
 """Replaces exllamav2's compiled extension and CUDA model on a machine without a GPU. `install()`
-must be called first, because exllamav2/ext.py imports a module `exllamav2_ext` before it compiles
-one, and must find ours. The other modules of this package import exllamav2, so they are imported
-after `install()`.
+must be called first: before exllamav2/ext.py compiles its extension, it tries to import a module
+`exllamav2_ext`, and must find ours. The other modules of this package import exllamav2, so they are
+imported after `install()`.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def install() -> None:
         return
     if installed is not None or "exllamav2" in sys.modules:
         raise ModelError(
-            "exllamav2 was imported with another extension: install the CPU backend before that"
+            "exllamav2 was already imported, with another extension: install the CPU backend first"
         )
     version = importlib.metadata.version("exllamav2")
     if version != EXLLAMAV2_VERSION:

@@ -13,7 +13,9 @@ MAX_BATCHED_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The `length` tokens to which each of `count` sequences, from row `first` on, attends."""
+    """The first `length` tokens of each of `count` sequences, from row `first` on, which its new
+    tokens attend to.
+    """
 
     first: int
     count: int
@@ -25,8 +27,8 @@ class Read:
 
 
 class PagedAttention:
-    """Attention of one forward pass over the paged cache, the same in every layer. A token's slot
-    is its place in the cache: its page's start plus its place in the page.
+    """Attention of one forward pass over the paged cache. It is the same in every layer. A token's
+    slot is its place in the cache: the start of its page plus its place in the page.
     """
 
     def __init__(self, params: Any, q_len: int) -> None:
@@ -49,10 +51,11 @@ class PagedAttention:
     def attend(
         self, queries: torch.Tensor, state: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        """(batch * q_len, heads, head_dim) `queries` to (batch * q_len, heads * head_dim).
+        """Returns the attention of `queries`, (batch * q_len, heads, head_dim), as (batch * q_len,
+        heads * head_dim).
 
-        `state`: one layer of the cache, (tokens, 2 * kv_heads, head_dim). `keys` and `values`: its
-        halves as (1, kv_heads, tokens, head_dim).
+        `state`: one layer of the cache, (tokens, 2 * kv_heads, head_dim). `keys` and `values`: the
+        two halves of `state`, as (1, kv_heads, tokens, head_dim).
         """
         kv_heads, head_dim = keys.shape[1], keys.shape[3]
         if self._q_len == 1:

@@ -34,7 +34,7 @@ class Checkpoint:
         tensor: torch.Tensor = self._files[name].get_tensor(name)
         if tensor.dtype not in DTYPES:
             raise ModelError(
-                f"{name} is {tensor.dtype}, the CPU backend reads 16 and 32 bit floats"
+                f"{name} is {tensor.dtype}, but the CPU backend reads only 16-bit and 32-bit floats"
             )
         if tensor.shape != shape:
             raise ModelError(
@@ -46,7 +46,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def open_checkpoint(model_dir: str) -> Iterator[Checkpoint]:
-    """Maps the files until the block ends. Raises ModelError."""
+    """Maps the files into memory until the `with` block ends. Raises ModelError."""
     with contextlib.ExitStack() as stack:
         files: dict[str, Any] = {}
         for path in sorted(Path(model_dir).glob("*.safetensors")):

@@ -48,8 +48,8 @@ class CpuLlama:
         self._weights: Weights | None = None
 
     def load(self, progress: Callback | None = None) -> None:
-        """Read the weights; `progress` gets the number of loaded layers, and of all. Raises
-        ModelError.
+        """Read the weights. `progress` is called with the number of loaded layers and the total
+        number. Raises ModelError.
         """
         self._weights = read_weights(self.config, progress)
 
@@ -136,7 +136,7 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
         differing.append("hidden_act")
     if differing:
         raise ModelError(
-            f"the CPU backend serves only plain Llama models, and this one differs in"
+            f"the CPU backend serves only plain Llama models, but this model differs in"
             f" {', '.join(differing)}: use a CUDA device for this model"
         )
     if config.num_attention_heads % config.num_key_value_heads:

@@ -12,8 +12,8 @@ from switchyard.engine.memory.residency import check_host
 
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
-    """Returns the model and its float32 cache. Raises ModelError, or NoRoom before it reads
-    weights.
+    """Returns the model and its float32 cache. Raises ModelError. Raises NoRoom before any weights
+    are read.
     """
     tokens = config.cache_tokens
     assert tokens != "auto", "make_backend refuses it"

@@ -1,4 +1,4 @@
-"""Logits changed in place before a token is drawn."""
+"""Functions that change logits in place before a token is drawn."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,20 @@ def fast_fill_cpu_ones_bool(tensor: torch.Tensor) -> None:
 
 
 def fast_fadd_cpu(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Add `b`, repeated, to `a`. RuntimeError unless the size of `b` divides that of `a`."""
+    """Add `b`, repeated as needed, to `a`. Raises RuntimeError unless the size of `b` divides the
+    size of `a`.
+    """
     if a.dtype != torch.float32 or b.dtype != torch.float32:
         raise RuntimeError(f"a and b must be float32, not {a.dtype} and {b.dtype}")
     a.view(-1, b.numel()).add_(b.view(1, -1))
 
 
 def logit_filter_exclusive(filter: torch.Tensor, exclusive_lists: Sequence[Sequence[int]]) -> None:
-    """In each row of `filter`, (batch, vocabulary), keep only the token ids of its list.
+    """In each row of `filter`, (batch, vocabulary), keep only the token ids in that row's list.
 
-    The C++ needs sorted lists, and writes past the row for an id beyond the vocabulary. This
-    function takes any order, and raises IndexError for such an id or an empty list.
+    The C++ code needs sorted lists, and writes past the end of the row for an id beyond the
+    vocabulary. This function takes any order, and raises IndexError for such an id or an empty
+    list.
     """
     if filter.shape[0] != len(exclusive_lists):
         raise RuntimeError(f"{len(exclusive_lists)} lists for a batch of {filter.shape[0]}")
@@ -49,8 +52,9 @@ def apply_rep_penalty(
     """Penalize the tokens of `sequence`, (batch, tokens), in `logits`, (batch, 1, vocabulary).
 
     Each penalty applies in full to the last `sustain` tokens (-1: all), and fades to nothing over
-    the `decay` tokens before. The repetition penalty (a factor) and the presence penalty apply once
-    to a token, according to its latest place. The frequency penalty applies for every place.
+    the `decay` tokens before them. The repetition penalty (a factor) and the presence penalty apply
+    once to each token, according to its last occurrence. The frequency penalty applies to every
+    occurrence.
     """
     if sequence.shape[0] != logits.shape[0]:
         raise RuntimeError(f"{sequence.shape[0]} sequences for {logits.shape[0]} rows of logits")

@@ -1,4 +1,4 @@
-"""Matches token sequences with cached pages, and held text with stop strings."""
+"""Matches token sequences against cached pages, and held text against stop strings."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ PARTIAL_MATCH = -2
 
 
 def count_match(a: torch.Tensor, b: torch.Tensor, max_a: int) -> int:
-    """Number of equal token ids at the start of two (1, n) tensors, at most `max_a`."""
+    """Returns the number of equal token ids at the start of two (1, n) tensors, at most `max_a`."""
     # Called for every page of the cache; most pages are empty.
     length = min(max_a, a.shape[1], b.shape[1])
     if length <= 0:
@@ -25,11 +25,11 @@ def count_match(a: torch.Tensor, b: torch.Tensor, max_a: int) -> int:
 
 
 def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> int:
-    """Index of the first of `strings` that `match` contains; -2 if it ends with the start of one;
-    else -1. The first string with a full *or partial* match decides.
+    """Returns the index of the first of `strings` that `match` contains; -2 if `match` ends with
+    the beginning of one; otherwise -1. The first string with a full *or partial* match decides.
 
-    All in UTF-32; `offsets`: int32, bytes, one more than strings. Empty strings are skipped;
-    the C++ reads past them.
+    All text is in UTF-32. `offsets`: int32, in bytes, one more than there are strings. Empty
+    strings are skipped; the C++ code reads past them.
     """
     text = bytes(match).decode("utf-32-le")
     for string in _unpack(bytes(offsets), bytes(strings)):

@@ -51,7 +51,7 @@ def sample_basic(
     smoothing_factor: float = 0.0,
     skew: float = 0.0,
 ) -> list[float]:
-    """Draw a token for each row of `logits`, (batch, 1, vocabulary), with `random` in [0, 1).
+    """Draw a token for each row of `logits`, (batch, 1, vocabulary). `random`: a number in [0, 1).
 
     Writes `output_tokens` and `output_probs`, (batch, 1). Unless they are meta tensors, it also
     writes `output_ktokens` and `output_kprobs`, (batch, 1, n): the n most probable tokens after all
@@ -59,9 +59,10 @@ def sample_basic(
     the order logit_filter, temperature, top_k, top_p, top_a, min_p, tfs, typical, mirostat,
     post_temperature, XTC.
 
-    Differences from the C++: RuntimeError for a row with NaN, an infinite logit, or no finite one;
-    a token of probability 0 is never drawn; a post_temperature of 0 is greedy; XTC needs no sorted
-    candidates; smoothing is the same for each row; the n most probable tokens don't alter the draw.
+    Differences from the C++ code: a row with NaN, with an infinite logit, or without a finite one
+    raises RuntimeError; a token of probability 0 is never drawn; a post_temperature of 0 is greedy;
+    XTC needs no sorted candidates; smoothing is the same for each row; the n most probable tokens
+    don't alter the draw.
     """
     rows = logits.numpy().reshape(logits.shape[0], -1)
     tokens, token_probs = output_tokens.numpy(), output_probs.numpy()

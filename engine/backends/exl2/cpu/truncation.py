@@ -1,7 +1,7 @@
-"""Truncation filters: each takes the probabilities of two or more candidates, with sum 1, and
-returns the indices of those to keep.
+"""Truncation filters. Each takes the probabilities of two or more candidates, whose sum is 1, and
+returns the indices of the candidates to keep.
 
-The rules are those of exllamav2's C++, which in places differ from the papers.
+The rules are those of exllamav2's C++ code, which differ from the papers in places.
 """
 
 import heapq
@@ -28,9 +28,10 @@ def top_k(probs: Floats, count: int) -> Indices:
 
 
 def top_p(probs: Floats, limit: float) -> Indices:
-    """Keep the most probable candidates with a sum within `limit`, chosen greedily: one that would
-    exceed it is skipped (unless alone), and less probable ones that still fit are kept. Equal
-    probabilities make the result depend on the order of candidates.
+    """Keep the most probable candidates whose sum is within `limit`, chosen greedily: a candidate
+    that would exceed the limit is skipped, unless it would be the only one, and less probable
+    candidates that still fit are kept. If probabilities are equal, the result depends on the order
+    of candidates.
     """
     heap: list[tuple[float, int]] = []
     total = 0.0
@@ -46,7 +47,8 @@ def top_p(probs: Floats, limit: float) -> Indices:
 
 
 def top_a(probs: Floats, factor: float) -> Indices:
-    """Unlike the C++, this and `min_p` never readmit a candidate below the threshold."""
+    """Unlike the C++ code, this function and `min_p` never readmit a candidate below the threshold.
+    """
     top = float(probs.max())
     return np.flatnonzero(probs >= min(factor * top, 1.0) * top)
 
@@ -56,8 +58,7 @@ def min_p(probs: Floats, factor: float) -> Indices:
 
 
 def tail_free(probs: Floats, limit: float) -> Indices:
-    """Keep candidates until the second differences, normalized, of the probabilities sum to
-    `limit`.
+    """Keep candidates until the normalized second differences of the probabilities sum to `limit`.
     """
     if probs.size < 3:
         return np.arange(probs.size)
@@ -72,7 +73,9 @@ def tail_free(probs: Floats, limit: float) -> Indices:
 
 
 def typical(probs: Floats, limit: float) -> Indices:
-    """Keep the candidates nearest to the expected surprise, while they sum to less than `limit`."""
+    """Keep the candidates nearest to the expected surprise, as long as their probabilities sum to
+    less than `limit`.
+    """
     live = np.flatnonzero(probs >= NEGLIGIBLE)
     values = probs[live]
     surprise = values + np.log(values + 1e-10)

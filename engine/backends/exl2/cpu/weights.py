@@ -13,8 +13,8 @@ from switchyard.engine.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Matrices multiply from the right. A matrix with more outputs than inputs is transposed from
-    the checkpoint's (outputs, inputs): twice as fast for a few rows.
+    """Matrices multiply from the right. A matrix with more outputs than inputs is stored transposed
+    from the checkpoint's (outputs, inputs), which is twice as fast for a few rows.
     """
 
     attention_norm: torch.Tensor
@@ -44,8 +44,8 @@ def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
         norm = checkpoint.tensor("model.norm.weight", hidden)
         if f"model.layers.{count}.input_layernorm.weight" in checkpoint:
             raise ModelError(
-                f"config.json: num_hidden_layers is {count}, and the files have a layer {count}"
-                " besides those from 0 on"
+                f"config.json: num_hidden_layers is {count}, but the files have more layers"
+                f" than that: they have a layer {count}, counted from 0"
             )
         layers = []
         for i in range(count):

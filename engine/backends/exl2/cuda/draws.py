@@ -1,4 +1,5 @@
-"""Draws among a few candidate tokens, as CUDA graphs over decode steps' logits. Engine thread.
+"""Draws among a few candidate tokens, as CUDA graphs that read the logits of decode steps. Engine
+thread.
 
 The host launches some twenty small kernels for such a draw, which takes longer than the pass of a
 small model.
@@ -32,7 +33,7 @@ class CapturedDraws:
         self._graphs[key] = record(pool, compute)
 
     def run(self, key: Hashable, settings: Sequence[RowSettings]) -> torch.Tensor:
-        """Coded tokens, (settings,), valid until the next draw of this key."""
+        """Returns coded tokens, (settings,), valid until the next draw of this key."""
         columns = torch.tensor(settings, dtype=torch.float64)
         self._columns[: len(settings)].copy_(columns, non_blocking=True)
         graph, token_ids = self._graphs[key]

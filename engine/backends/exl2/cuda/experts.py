@@ -1,7 +1,7 @@
 """Mixtures of experts on a GPU.
 
 ExLlamaV2 0.3.2 waits for the GPU once for each expert of a layer. With 128 experts and two to four
-tokens at once it computes only the experts that the first token has chosen.
+tokens at once, it wrongly computes only the experts that the first token has chosen.
 """
 
 import functools
@@ -22,14 +22,16 @@ FUSED = (4, 8, 16)  # numbers of experts that these kernels support
 
 
 def take_over(model: Any) -> None:
-    """Compute the mixtures of experts of `model` by this module. The model need not be loaded."""
+    """Let this module compute the mixtures of experts of `model`, which need not be loaded yet."""
     for module in model.modules:
         if isinstance(module, ExLlamaV2MoEMLP):
             module.forward = functools.partial(forward, module)
 
 
 def is_dense(module: Any) -> bool:
-    """Whether a pass of up to MAX_DENSE_TOKENS is the same for all choices of experts."""
+    """Whether a pass of up to MAX_DENSE_TOKENS tokens does the same work whichever experts are
+    chosen.
+    """
     return isinstance(module, ExLlamaV2MoEMLP) and module.num_experts <= MAX_DENSE
 
 
@@ -43,7 +45,7 @@ def forward(
     loras: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Like ExLlamaV2MoEMLP.forward; (rows, tokens, hidden size), half."""
+    """Replaces ExLlamaV2MoEMLP.forward. Takes and returns (rows, tokens, hidden size), float16."""
     rows, length, size = hidden_states.shape
     num_tokens = rows * length
     if intermediates or loras:

@@ -20,7 +20,7 @@ class Inputs:
         self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
 
     def forget(self) -> None:
-        """Called after the device's copies were changed."""
+        """Call this after the device's copies have been changed."""
         self._known_positions = []
         self._known_pages.clear()
 
@@ -32,8 +32,8 @@ class Inputs:
         width: int,
         fill: int,
     ) -> None:
-        """Send inputs for a graph of this width, which adds 1 to the positions. `fill` padding rows
-        repeat the row with the shortest context.
+        """Send the inputs for a graph of this width. The graph adds 1 to the positions. `fill`
+        padding rows repeat the row with the shortest context.
         """
         rows, shortest = len(token_ids), positions.index(min(positions))
         self.token_ids[:rows].copy_(token_ids, non_blocking=True)

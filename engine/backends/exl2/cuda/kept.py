@@ -1,8 +1,9 @@
-"""Float16 copies of EXL2 weights, kept beside them for passes of many tokens. Engine thread.
+"""Float16 copies of EXL2 weights, kept in addition to them for passes of many tokens. Engine
+thread.
 
 Above some number of tokens, exllamav2 unpacks a layer's weights in every pass, which takes longer
-than the products themselves. A kept copy avoids that. Its products are also summed in float32,
-whereas exllamav2 sums in float16.
+than the products themselves. A kept copy avoids this work. Products with a copy are also summed in
+float32, whereas exllamav2 sums in float16.
 """
 
 import types
@@ -21,8 +22,8 @@ NEVER = 2**31  # tokens: no pass has as many
 
 
 class Kept:
-    """Replaces `forward` of modules by one that uses the copies, in passes of `min_tokens` tokens
-    or more. The model has the layers that engine/memory/unpacked.py admits.
+    """Replaces the `forward` of modules with one that uses the copies in passes of `min_tokens`
+    tokens or more. The model may have only layers that engine/memory/unpacked.py admits.
     """
 
     def __init__(self, model: Any, cache: Any) -> None:
@@ -33,7 +34,9 @@ class Kept:
 
     @torch.inference_mode()
     def add(self, modules: Iterable[Any]) -> int:
-        """Copy the weights of as many modules as there is memory for. Returns their number."""
+        """Copy the weights of as many modules as there is memory for. Returns the number of these
+        modules.
+        """
         for module in modules:
             try:
                 self._add(module)
@@ -68,7 +71,7 @@ class Kept:
         self.num_bytes += inner.num_bytes + (0 if outer is None else outer.num_bytes)
 
     def close(self) -> None:
-        """Release the copies. No graph may use them any more."""
+        """Release the copies. Graphs must no longer use them."""
         for module, usual in self._usual:
             module.forward = usual
         self._usual.clear()
@@ -124,6 +127,6 @@ def _merged(*linears: ExLlamaV2Linear) -> _Matrix:
 
 
 def multiplying(model: Any) -> list[Any]:
-    """The modules with quantized matrices, in the order of the model."""
+    """Returns the modules with quantized matrices, in the model's order."""
     kinds = (ExLlamaV2Attention, ExLlamaV2MLP, ExLlamaV2Linear)
     return [m for m in model.modules if isinstance(m, kinds) and m.q_handle is not None]

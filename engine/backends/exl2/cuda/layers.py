@@ -25,7 +25,8 @@ class Exl2Layers:
     def __init__(
         self, model: Any, cache: Any, page_size: int, products: OwnProducts | None = None
     ) -> None:
-        """`model`: exllamav2's model, which is loaded. `products`: closed with these layers."""
+        """`model`: exllamav2's model, which must be loaded. `products`: closed with these layers.
+        """
         self._products = products
         self._model = model
         self._cache = cache
@@ -41,8 +42,8 @@ class Exl2Layers:
         set_device_streams()
 
     def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
-        """Compute until exllamav2 has chosen its kernels. It measures the first 200 products of
-        each shape, and waits for them, which a graph can't capture.
+        """Compute until exllamav2 has chosen its kernels. exllamav2 measures the first 200 products
+        of each shape and waits for them; a graph can't capture that.
         """
         rows, config = len(token_ids), self._model.config
         hidden = torch.zeros((rows, 1, config.hidden_size), dtype=torch.half, device=self.device)
@@ -103,7 +104,7 @@ class Exl2Layers:
 
 
 class Embeddings:
-    """The embeddings of a model; the GPU reads them from the host's memory."""
+    """The embeddings of a model, which the GPU reads from the host's memory."""
 
     def __init__(self, module: Any, device: torch.device) -> None:
         config, archparams = module.model.config, module.archparams
@@ -116,7 +117,7 @@ class Embeddings:
             self._table = torch.as_tensor(_Seen(self._weights), device=device)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Like ExLlamaV2Embedding; (tokens, hidden size)."""
+        """Returns the same as ExLlamaV2Embedding: (tokens, hidden size)."""
         found = F.embedding(token_ids, self._table)
         if self._is_wide:
             found = found.float()
@@ -138,8 +139,8 @@ class Embeddings:
 
 
 def learned(module: Any, positions: torch.Tensor, length: int) -> torch.Tensor:
-    """Learned position embeddings, (rows, length, hidden size). `positions`: those of each row's
-    first token.
+    """Returns learned position embeddings, (rows, length, hidden size). `positions`: the position
+    of each row's first token.
     """
     places = positions[:, None] + torch.arange(length, device=positions.device)
     weight = module.embedding.weight

@@ -1,4 +1,6 @@
-"""Loads model and cache on GPUs, as far as there is room. Engine thread."""
+"""Loads the model and its cache on GPUs, in the first cache mode for which there is room. Engine
+thread.
+"""
 
 import gc
 import logging
@@ -55,7 +57,7 @@ CACHES: dict[CacheMode, Any] = {
 
 
 def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) -> LoadedModel:
-    """The model with the first cache that fits. Raises ModelError if none fits."""
+    """Returns the model with the first cache that fits. Raises ModelError if none fits."""
     _check_gpus(config, exl2_config)
     check_loras(config)
     configs = [exl2_config]
@@ -77,7 +79,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-            logger.warning("there was no room for a %s cache after all: %s", mode, error)
+            logger.warning("there was not enough room for a %s cache after all: %s", mode, error)
         else:
             size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
             logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
@@ -112,16 +114,16 @@ def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
             )
         logger.warning(
             "there is no flash-attn 2.5.7 or newer for this model and GPU: ONE job at a time is"
-            " served, the others wait"
+            " served, and the others wait"
         )
     if len(config.gpu_split) > num_gpus:
         raise ModelError(
-            f"gpu_split names {len(config.gpu_split)} GPUs, there are {num_gpus}", "gpu_split"
+            f"gpu_split names {len(config.gpu_split)} GPUs, but there are {num_gpus}", "gpu_split"
         )
 
 
 def has_pages(exl2_config: ExLlamaV2Config) -> bool:
-    """Whether jobs can share the cache, which needs flash-attn."""
+    """Whether jobs can share the cache. Sharing needs flash-attn."""
     return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
 
 
@@ -148,7 +150,7 @@ def _load_checked(
         return _load(config, configs, mode, tokens, progress, index, num_kept)
     except ProductsRefused as error:
         reason = str(error)
-        logger.warning("our own products failed their check, the model is reloaded: %s", reason)
+        logger.warning("our own products failed their check, so the model is reloaded: %s", reason)
     gc.collect()  # outside the handler, whose frames hold the GPU's memory
     torch.cuda.empty_cache()
     return _load(config, configs, mode, tokens, progress, index, num_kept, reason)
