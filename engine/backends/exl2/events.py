@@ -19,14 +19,14 @@ def prefill(job: Exl2Job, result: PromptComputed) -> Prefill:
 
 
 def scored(job: Exl2Job, result: PromptScored) -> list[JobEvent]:
-    """The logprobs of a prompt, and the job's end if nothing is to be generated."""
+    """Returns the logprobs of a prompt, and the job's end if no token is to be generated."""
     identifier, prompt_tokens = result.identifier, len(job.job.prompt)
     end = [Finished(identifier, "length", prompt_tokens, 0, 0)] if result.is_end else []
     return [PromptLogprobs(identifier, tuple(job.prompt_logprobs)), *end]
 
 
 def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
-    """The text of a token, and the job's end if it is the last."""
+    """Returns the text of a token, and the job's end if this token is the last."""
     chunk = result.chunk
     events: list[JobEvent] = [chunk] if chunk.token_ids or chunk.text else []
     if (end := result.end) is not None:
@@ -46,7 +46,7 @@ def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
 
 
 def cancelled(job: Exl2Job) -> list[JobEvent]:
-    """The text of a job that was not sent yet, and its end."""
+    """Returns the text that was not sent yet, and the job's end."""
     finished = Finished(
         job.job.identifier,
         "cancelled",
@@ -64,7 +64,7 @@ def cancelled(job: Exl2Job) -> list[JobEvent]:
 
 
 def failed(identifier: str, error: BaseException | None) -> Failed:
-    """The job's failure. Raises DeviceLost if that is the error."""
+    """Returns the job's failure. If the error is DeviceLost, raises it."""
     if error is None:
         return Failed(identifier, BatchFailed("an iteration failed, and its result was lost"))
     fault = explained(error)
@@ -74,7 +74,7 @@ def failed(identifier: str, error: BaseException | None) -> Failed:
 
 
 def explained(error: BaseException) -> EngineError:
-    """The error of a job; DeviceLost if it concerns all jobs."""
+    """Returns the error of a job, or DeviceLost if the error concerns all jobs."""
     fault = explain(error)
     if isinstance(fault, Failure | InvalidJob | DeviceLost):
         return fault

@@ -1,8 +1,9 @@
 """The library's generator with our own decode step, which gives the same results with less host
 work.
 
-The library works job by job, with tensor operations for each token. This step works on all jobs at
-once, on the device or with plain integers. exllamav2 is pinned, see requirements.txt.
+The library handles one job after another, with tensor operations for each token. This step handles
+all jobs at once, on the device or with plain integers. requirements.txt pins the version of
+exllamav2.
 """
 
 import collections
@@ -27,9 +28,9 @@ class Generator(HeldGenerator):
     """For `Exl2Job`s only.
 
     If the device works asynchronously, the next pass is launched before the host handles a step's
-    tokens, and usually before it knows them. If a job turns out to have ended, it wastes a row of
-    that pass. A job whose rules aren't ready keeps its logits, and takes part in no pass until its
-    token is drawn. The mode without pages uses the library's step.
+    tokens, and usually before it knows them. If a job turns out to have ended, its row in that pass
+    is wasted. A job whose rules aren't ready keeps its logits, and isn't in any pass until its
+    token is drawn. Without pages, the generator uses the library's step.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Generator(HeldGenerator):
         work: Work,
         **settings: Any,
     ) -> None:
-        """`vocab_size`: that of the tokenizer; `work`: counters to add to; `settings`: the
-        library's.
+        """`vocab_size`: the tokenizer's vocabulary size; `work`: counters to add to; `settings`:
+        settings of the library's generator.
         """
         super().__init__(device, passes, work, **settings)
         if passes is not None:
@@ -74,7 +75,9 @@ class Generator(HeldGenerator):
             raise
 
     def prove(self, job: Exl2Job) -> None:
-        """Run one job alone. Leaves the page table empty. Raises any failure."""
+        """Run one job alone. The page table is empty afterwards. If the job fails, raises its
+        error.
+        """
         self.enqueue(job)
         try:
             while self.num_remaining_jobs():
@@ -89,8 +92,8 @@ class Generator(HeldGenerator):
         """Undo the page updates of a failed decode step.
 
         The generator advances a page's `kv_position` before the forward pass that fills the page.
-        Without the repair it would hang at the next page border, or reuse keys that were never
-        computed.
+        Without this repair, the generator would hang at the next page border, or reuse keys that
+        were never computed.
         """
         for job in self.active_jobs:
             job.held = None  # computed again

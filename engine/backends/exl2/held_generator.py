@@ -1,5 +1,5 @@
 """The library's generator, with jobs that pause while their rules aren't ready. Engine thread. Such
-a job keeps the logits of its next token, and takes part in no pass until the token is drawn.
+a job keeps the logits of its next token, and isn't in any pass until the token is drawn.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ class HeldGenerator(PagingGenerator):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no job can continue before the rules of one are ready."""
+        """Whether no job can continue until the rules of a job are ready."""
         if self.pending_jobs or self.returning() is not None:
             return False
         return all(job.held is not None and not job.sampler.is_ready for job in self.active_jobs)
@@ -32,13 +32,14 @@ class HeldGenerator(PagingGenerator):
         ]
 
     def held(self) -> list[Exl2Job]:
-        """The jobs whose logits are held, the longest first."""
+        """Returns the jobs whose logits are held, beginning with the job that has waited longest.
+        """
         held = [job for job in self.active_jobs if job.held is not None]
         return sorted(held, key=lambda job: job.held_at)
 
     def hold(self, step: Step | None) -> Step | None:
-        """The rows of `step`, and rows held before, whose tokens can be drawn now. Holds the others
-        of `step`.
+        """Returns the rows of `step`, and the rows held earlier, whose tokens can be drawn now.
+        Holds the other rows of `step`.
         """
         back = [(job, job.held) for job in self.held() if job.sampler.begin()]
         own = [] if step is None else step.jobs
@@ -65,7 +66,7 @@ class HeldGenerator(PagingGenerator):
 
     @torch.inference_mode()
     def draw_held(self) -> list[Result]:
-        """Before `iterate_by_library`: draw for the held jobs whose rules are ready."""
+        """Call this before `iterate_by_library`: draws for the held jobs whose rules are ready."""
         results: list[Result] = []
         for job in self.held():
             if job.held is None or not job.sampler.is_ready:
@@ -79,7 +80,7 @@ class HeldGenerator(PagingGenerator):
 
     @torch.inference_mode()
     def make_way(self) -> None:
-        """Before `iterate_by_library`: return a parked job."""
+        """Call this before `iterate_by_library`: lets a parked job return."""
         self.start_returning()
         for job in self.active_jobs:
             job.is_short = False

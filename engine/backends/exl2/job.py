@@ -1,6 +1,6 @@
-"""A job of the dynamic generator that contains its failures, and samples by itself.
+"""A job of the dynamic generator that contains its own failures and samples its own tokens.
 
-All methods but the constructor run inside `generator.iterate()`.
+All methods except the constructor run inside `generator.iterate()`.
 """
 
 import time
@@ -21,9 +21,9 @@ NO_TOKEN = -1
 
 
 class Exl2Job(PagedJob):
-    """Contains its errors, because an exception from `iterate()` would cost all jobs their results.
-    Errors include panics of Rust libraries, which aren't `Exception`s. A failed job puts a
-    `JobBroken` into the results.
+    """Catches its own errors, because an exception from `iterate()` would cost all jobs their
+    results. These errors include panics of Rust libraries, which aren't `Exception`s. A failed job
+    puts a `JobBroken` into the results.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Exl2Job(PagedJob):
         detokenizer: Detokenizer,
         end_token_ids: Iterable[int] = (),
     ) -> None:
-        """`end_token_ids`: those of `stop_token_ids` that also count in spans."""
+        """`end_token_ids`: the tokens in `stop_token_ids` that also count in spans."""
         super().__init__(job, stop_token_ids, sampler)
         self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
@@ -48,7 +48,7 @@ class Exl2Job(PagedJob):
         self._logprobs: list[TokenLogprob] = []  # of untold tokens
 
     def flush(self) -> list[Chunk]:
-        """The text that was held back, after the job has ended."""
+        """Returns the text that was held back. Called after the job has ended."""
         text, token_ids = self._detokenizer.flush()
         return [self._chunk(text, token_ids)] if text or token_ids else []
 
@@ -70,7 +70,7 @@ class Exl2Job(PagedJob):
         return is_at_last
 
     def accept(self, token_id: int, logprob: TokenLogprob | None, results: list[Result]) -> bool:
-        """Take the next token; below 0 it is a code of `draw` for a failed draw. Returns whether
+        """Take the next token. An id below 0 is a code of `draw` for a failed draw. Returns whether
         the job has ended.
         """
         try:
@@ -97,7 +97,7 @@ class Exl2Job(PagedJob):
         return self.held is None and not self.is_short and super().is_prefill_done()
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
-        """Draw from `logits`, (sequences, 1, padded vocabulary), or hold them."""
+        """Draw from `logits`, (sequences, 1, padded vocabulary), or hold these logits."""
         row = logits[:, 0]
         if not self.sampler.begin():
             self.hold(row)
@@ -113,8 +113,8 @@ class Exl2Job(PagedJob):
     def receive_sample(
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
-        """Accept a token. Returns whether the job has ended, and the token. While its logits are
-        held, this is NO_TOKEN, which equals no guess.
+        """Accept a token. Returns whether the job has ended, and the token. While the job's logits
+        are held, the token is NO_TOKEN, which is different from every guess.
         """
         if self.held is not None:
             return False, next_token

@@ -33,9 +33,9 @@ class _Beginning:
 
 
 class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untyped
-    """Computes its prompt in chunks, or lets the generator compute it together with others'. While
-    other jobs decode, a chunk may end inside a page, because on a CPU a page takes as long as eight
-    decode steps.
+    """Computes its prompt in chunks, or lets the generator compute it together with the prompts of
+    other jobs. While other jobs decode, a chunk may end inside a page, because on a CPU a whole
+    page takes as long as eight decode steps.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def num_left(self) -> int:
-        """Tokens of all prompts that are not computed yet."""
+        """The number of tokens of all prompts that are not computed yet."""
         return sum(len(s.sequence_ids) - 1 - s.kv_position for s in self.sequences)
 
     @property
@@ -115,8 +115,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     # In a pass of the generator, perhaps for several jobs at once
 
     def plan(self) -> bool:
-        """Take over cached pages, and a share of the budget. Returns whether a chunk of `num_next`
-        tokens from `start` on can then be computed in a common pass.
+        """Take over cached pages and a share of the budget. Returns whether a chunk of `num_next`
+        tokens, beginning at `start`, can then be computed in a common pass.
         """
         self.num_next = 0
         if self.error is not None or self.is_decoding or not self.is_scored:
@@ -138,7 +138,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         return self.num_next > 0
 
     def give_share_back(self) -> None:
-        """No common pass has computed what was planned."""
+        """Called when no common pass has computed the planned chunk."""
         self.generator.budget.spend(-self.num_next)
         self.num_next = 0
 
@@ -155,13 +155,14 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def start(self) -> int:
-        """First token that is not computed."""
+        """The first token that is not computed yet."""
         start: int = self.sequences[0].kv_position
         return start
 
     def row_start(self, length: int) -> int | None:
-        """Start of a row of `length` tokens that contains the chunk, where no other job reads the
-        padding: `start`, or a place before it in that page. None if there is no room.
+        """Returns the start of a row of `length` tokens that contains the chunk and whose padding
+        no other job reads: `start`, or a place before it in the same page. None if there is no
+        room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next
@@ -171,14 +172,14 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         return start if start + length <= limit else None
 
     def ids_from(self, start: int) -> torch.Tensor:
-        """Token ids from `start` to the end of the chunk, (1, tokens)."""
+        """Returns the token ids from `start` to the end of the chunk, (1, tokens)."""
         end = self.start + self.num_next
         ids: torch.Tensor = self.sequences[0].sequence_ids.torch_slice(start, end)
         return ids
 
     def will_write(self, start: int, end: int, sequence: int = 0) -> None:
-        """Announce a write of keys and values from `start` to `end`. Pages that a pass may write to
-        lose their cached content before the pass.
+        """Announce a write of keys and values from `start` to `end`. Before a pass, the pages that
+        it may write to lose their cached content.
         """
         size = self.generator.page_size
         for page in self.sequences[sequence].allocated_pages[start // size : -(-end // size)]:

@@ -1,4 +1,4 @@
-"""The library's generator, with the prompts of several jobs in one pass."""
+"""The library's generator, extended to compute the prompts of several jobs in one pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,14 +39,15 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
             page.sequence = ids[i : i + 1]
 
     def defrag_cache(self) -> None:
-        """Moves no page. A page is found through a table, so its place doesn't matter
-        (docs/decisions.md). The library's kernel fails with a misaligned address if the width of
-        keys is not a multiple of 128 and the cache is quantized.
+        """Does nothing. Each page is found through a table, so its place doesn't matter
+        (docs/decisions.md), and the library's kernel fails with a misaligned address if the cache
+        is quantized and the width of keys is not a multiple of 128.
         """
 
     def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:
-        """The page that follows the same tokens as `own` and has the longest common beginning with
-        `ids`, and the length of that beginning. None if no page is worth a copy.
+        """Returns the page that follows the same tokens as `own` and has the longest common
+        beginning with `ids`, and the length of that beginning. Returns None if copying from no page
+        is worth the effort.
         """
         best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
         if ids.shape[-1] < 2:  # not worth it for one token
@@ -69,7 +70,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         return any(job.is_decoding for job in self.active_jobs)
 
     def most_prompt_tokens(self) -> int:
-        """Tokens of prompts in the next iteration."""
+        """Maximum number of prompt tokens in the next iteration."""
         return self.budget.tokens if self.is_any_decoding else self.max_chunk_size
 
     def _prefill(self, results: list[Result]) -> None:

@@ -1,4 +1,4 @@
-"""The forward passes of one token for each job, and their logits."""
+"""Forward passes of one token for each job, and their logits."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -15,13 +15,15 @@ class Input(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A forward pass, launched or done, or rows of several."""
+    """A forward pass that was launched or is done, or rows of several such passes."""
 
     jobs: list[Exl2Job]
     logits: torch.Tensor  # (jobs, then negative prompts of pairs; padded vocabulary)
 
     def rows(self) -> Iterator[tuple[Exl2Job, torch.Tensor]]:
-        """Each job with its logits, (1 or, for a pair, 2; padded vocabulary)."""
+        """Yields each job with its logits, (1, padded vocabulary), or (2, padded vocabulary) for a
+        pair.
+        """
         second = len(self.jobs)
         for i, job in enumerate(self.jobs):
             row = self.logits[i : i + 1]

@@ -1,7 +1,7 @@
-"""EXL3 models: exllamav3 computes them; exllamav2's generator schedules the work, as for EXL2.
+"""EXL3 models: exllamav3 computes them, and exllamav2's generator schedules the work, as for EXL2.
 
-`install()` must be called first, as for the CPU: the generator is written in Python, and needs four
-small functions of exllamav2's compiled extension, which an installation for EXL3 may lack.
+`install()` must be called first, as for the CPU. The generator, which is written in Python, needs
+four small functions of exllamav2's compiled extension, which an installation for EXL3 may lack.
 """
 
 import importlib
@@ -43,7 +43,8 @@ def install() -> None:
 
 
 def check_machine(config: ModelConfig) -> None:
-    """Raises ModelError for what EXL3 models need and this machine lacks: packages, a GPU."""
+    """Raises ModelError if this machine lacks something that EXL3 models need: a package or a GPU.
+    """
     check_installed()
     for number, gpu in chosen(config).items():
         check_capability(number, gpu.name, gpu.capability)
@@ -83,7 +84,7 @@ def check_installed() -> None:
 
 
 def check_import(found: str | bool) -> None:
-    """Raises ModelError for an error of the import of what exllamav3 has compiled."""
+    """Raises ModelError if exllamav3's compiled extension can't be imported."""
     if found is not True:
         error = " ".join(str(found).split())
         raise ModelError(f"exllamav3's compiled extension can't be loaded ({error}): {_cure()}")

@@ -1,4 +1,4 @@
-"""exllamav3's paged cache as the generator calls it. Engine thread."""
+"""exllamav3's paged cache, with the interface that the generator calls. Engine thread."""
 
 from typing import Any
 
@@ -18,7 +18,9 @@ class Exl3Cache:
         self.max_seq_len: int = library.max_num_tokens
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """None, because the generator would make a buffer for moving pages, but moves none."""
+        """Returns an empty list. With tensors, the generator would make a buffer for moving pages,
+        although it never moves any.
+        """
         return []
 
     def copy_states(
@@ -33,8 +35,8 @@ class Exl3Cache:
         to_row: int,
         to_rows: int,
     ) -> None:
-        """Copy the beginning of a page. The names are exllamav2's: columns are tokens, and there is
-        one row.
+        """Copy the beginning of a page. The parameter names are exllamav2's: columns are tokens,
+        and there is one row.
         """
         assert from_columns == to_columns and not (from_column | to_column) % PAGE_SIZE
         self.library.copy_page(

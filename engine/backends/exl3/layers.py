@@ -1,4 +1,4 @@
-"""A model of exllamav3 on one GPU, with all inputs there. Engine thread."""
+"""A model of exllamav3 on one GPU, with all inputs on that GPU. Engine thread."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ MAX_TOKENS = 512  # in a captured pass of prompts
 
 
 def can_capture(library: Any) -> bool:
-    """Whether each pass of exllamav3's model is the same: only plain layers, embeddings in memory.
-    The model is loaded.
+    """Whether all passes of exllamav3's model launch the same work: it has only plain layers, and
+    its embeddings are in memory. The model must be loaded.
     """
     modules = [module for module, _, _ in library.fwd_modules]
     embedding = modules[0].embedding

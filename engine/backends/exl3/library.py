@@ -1,4 +1,4 @@
-"""What this backend changes inside exllamav3."""
+"""Changes that this backend makes inside exllamav3."""
 
 from typing import Any
 
@@ -13,8 +13,9 @@ _kept: list[torch.Tensor] = []  # the copies in graphs read these at each replay
 
 
 def mend_pointers() -> None:
-    """Let passes of 9 to 32 rows be captured. Their queries, keys and values are one product, whose
-    addresses exllamav3 sends to the GPU from ordinary memory, which a capture refuses. Idempotent.
+    """Let passes of 9 to 32 rows be captured. One product computes their queries, keys and values,
+    and exllamav3 sends its addresses to the GPU from ordinary memory, which a capture refuses.
+    Idempotent.
     """
     SlicedMultiLinear.c_ptrs = _pointers
 

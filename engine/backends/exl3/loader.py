@@ -33,7 +33,7 @@ MOST_DIFFERENCE = 1e-2  # of their logits, relative
 
 
 def load(config: ModelConfig, exl3_config: Exl3Config, progress: Callback) -> LoadedModel:
-    """The model with the first cache that fits. Raises ModelError if none fits."""
+    """Returns the model with the first cache that fits. Raises ModelError if none fits."""
     for i in range(torch.cuda.device_count()):
         check_capability(i, torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
     footprints, _ = measure(config)
@@ -66,7 +66,7 @@ def _load(
 ) -> LoadedModel:
     library = Model.from_config(exl3_config.library)
     if library.get_recurrent_layers():
-        raise ModelError("the model keeps a state for each text, which is not served for EXL3")
+        raise ModelError("EXL3 models that keep a state for each text are not served")
     pages = own_cache(library, mode, tokens)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         library.load(device=device)
@@ -86,7 +86,7 @@ def _load(
 
 
 def own_cache(library: Any, mode: CacheMode, tokens: int) -> Any:
-    """exllamav3's cache, which its model fills with memory when it is loaded."""
+    """Returns exllamav3's cache. Its memory is allocated when its model is loaded."""
     if mode == "float16":
         return Cache(library, max_num_tokens=tokens, layer_type=CacheLayer_fp16)
     k_bits, v_bits = cache_bits(mode)

@@ -54,8 +54,9 @@ class Exl3Model:
 def forward_params(
     cache: Exl3Cache, pages: torch.Tensor, positions: torch.Tensor, caps: Mapping[str, object]
 ) -> dict[str, Any]:
-    """What exllamav3's passes read. `pages`: those of the cache, (rows, pages), int32. `positions`:
-    (rows,), int32, of each row's first token. `caps`: those of exllamav3's model.
+    """Returns the parameters that exllamav3's passes read. `pages`: cache pages, (rows, pages),
+    int32. `positions`: positions of each row's first token, (rows,), int32. `caps`: the
+    capabilities of exllamav3's model.
     """
     return {
         "attn_mode": "flash_attn",

@@ -1,4 +1,4 @@
-"""Draws for rows that keep few tokens, among the most probable ones instead of the whole
+"""Draws for rows that keep few tokens. Considers only the most probable tokens instead of the whole
 vocabulary.
 """
 
@@ -26,13 +26,15 @@ class RowSettings(NamedTuple):
 
 
 def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and each row's highest logit, (rows,), for samplers that are `is_few`."""
+    """Returns tokens and each row's highest logit, (rows,), for samplers for which `is_few` is
+    true.
+    """
     settings = read(samplers, logits.shape[-1])
     return choose(upload(settings, torch.float64, logits.device), logits)
 
 
 def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
-    """The settings of the next draw, with its random numbers."""
+    """Returns the settings of the next draw, with its random numbers."""
     size = min(NUM_CANDIDATES, vocab_size)
     return [
         RowSettings(
@@ -47,9 +49,9 @@ def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
 
 
 def choose(columns: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Does what the filters of the same names and `filters.draw` do. Ties with the last kept token
-    stay, up to NUM_CANDIDATES. `columns`: the `RowSettings`, (rows, 5), float64. It waits for
-    nothing, so it can be captured.
+    """Does what the filters of the same names and `filters.draw` do. Tokens that tie with the last
+    kept token are kept too, up to NUM_CANDIDATES tokens. `columns`: the `RowSettings`, (rows, 5),
+    float64. This function waits for nothing, so a CUDA graph can capture it.
     """
     size = min(NUM_CANDIDATES, logits.shape[-1])
     temperature, top_k, top_p, min_p, points = columns[:, :, None].unbind(1)

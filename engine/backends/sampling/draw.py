@@ -1,6 +1,7 @@
-"""Draws the next tokens of all jobs of a batch from their rows of logits, by each job's Sampling.
-Engine thread. Common parameters take one operation for all rows; the others work row by row. Either
-way a row's token depends only on its own logits, settings and random numbers.
+"""Draws the next tokens of all jobs of a batch from their rows of logits, according to each job's
+Sampling. Engine thread. One operation applies a common parameter to all rows; other parameters are
+applied row by row. Either way, a row's token depends only on its own logits, settings and random
+numbers.
 """
 
 import math
@@ -60,7 +61,7 @@ class Drawing:
         self._download = Download([token_ids, *measured])
 
     def take(self) -> Drawn:
-        """Waits for the draw, but not for later work of the device."""
+        """Waits for the draw, but not for work that the device got later."""
         drawn, *measured = self._download.take()
         token_ids: list[int] = drawn.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
@@ -80,7 +81,9 @@ def check(token_id: int) -> None:
 
 
 def coded(token_ids: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
-    """Tokens, or codes in place of them. `tops`: the highest logit of each row."""
+    """Returns tokens, or codes in their place for failed draws. `tops`: the highest logit of each
+    row.
+    """
     token_ids = token_ids.masked_fill(tops == -math.inf, NONE_LEFT)
     return token_ids.masked_fill_(~(tops < math.inf), NOT_NUMBERS)
 
@@ -93,8 +96,8 @@ class Draw:
         model_vocab_size: int | None = None,
         few: Few | None = None,
     ) -> None:
-        """`vocab_size`: that of the tokenizer; logits beyond it belong to no token.
-        `model_vocab_size`: of the model, if it differs; logprobs are over all of it.
+        """`vocab_size`: the tokenizer's vocabulary size; logits beyond it belong to no token.
+        `model_vocab_size`: the model's vocabulary size, if it differs; logprobs cover all of it.
         """
         self._few = few
         self._vocab_size = vocab_size
@@ -115,8 +118,8 @@ class Draw:
     def start(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
-        """`logits`: (samplers, padded vocabulary); they may be changed. `negative`: the same after
-        the negative prompts of the pairs among them, in order.
+        """`logits`: (samplers, padded vocabulary), which may be changed in place. `negative`: for
+        the pairs among the samplers, in order, the logits after their negative prompts.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
         if self._few is not None and all(map(_is_usual, samplers)):

@@ -1,11 +1,11 @@
 """Truncation filters by their published definitions, on rows of logits, (rows, vocabulary),
 float32.
 
-Each sets excluded logits to -inf, in place. Ties at a border are kept; at least one token is kept.
-A parameter may be a column, (rows, 1), where a docstring says so.
+Each sets excluded logits to -inf, in place. Tokens that tie at a border are kept, and at least one
+token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
 
-They replace those of the library, whose top_p drops the token that crosses the limit and keeps less
-probable ones, and whose min_p and top_a readmit a stale candidate.
+They replace the library's filters, whose top_p drops the token that crosses the limit and keeps
+less probable ones, and whose min_p and top_a readmit a stale candidate.
 """
 
 import math
@@ -23,8 +23,8 @@ NEGLIGIBLE = 1e-10  # probabilities below are left out of a sort
 
 
 def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None) -> None:
-    """Keep the `count` tokens with the highest logits; 0: all. `count`: may be a column, with its
-    maximum as `max_count`.
+    """Keep the `count` tokens with the highest logits; 0: all. `count` may be a column; `max_count`
+    is then its maximum.
     """
     most = min(max_count if max_count is not None else int(count), logits.shape[-1])
     if most == logits.shape[-1] and not isinstance(count, torch.Tensor):
@@ -37,7 +37,7 @@ def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None
 
 def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
     """Keep the smallest set of most probable tokens with at least this probability mass (Holtzman
-    et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit`: may be a column, inf:
+    et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit` may be a column; inf: keep
     all.
     """
     limits = torch.as_tensor(limit, device=logits.device).expand(len(logits), 1)
@@ -68,7 +68,7 @@ def top_a(logits: torch.Tensor, factor: float) -> None:
 
 def min_p(logits: torch.Tensor, factor: float | torch.Tensor) -> None:
     """Keep tokens with probability >= `factor` times the highest (Nguyen et al. 2024, "Min-p
-    Sampling"). `factor`: may be a column, 0: all.
+    Sampling"). `factor` may be a column; 0: keep all.
     """
     factors = torch.as_tensor(factor, dtype=logits.dtype, device=logits.device)
     _exclude_below(logits, logits.amax(-1, keepdim=True) + factors.log())
@@ -77,7 +77,7 @@ def min_p(logits: torch.Tensor, factor: float | torch.Tensor) -> None:
 def tail_free(logits: torch.Tensor, limit: float) -> None:
     """Keep tokens until the absolute second differences of the sorted probabilities reach this
     share of their sum (Phenix and Egan 2019, "Tail Free Sampling"). As in the authors' code, the
-    most probable token is always kept, the least probable never.
+    most probable token is always kept, and the least probable token never is.
     """
     values, probs, _ = _sorted(logits)
     if probs.shape[-1] < 3:
@@ -89,8 +89,8 @@ def tail_free(logits: torch.Tensor, limit: float) -> None:
 
 
 def typical(logits: torch.Tensor, limit: float) -> None:
-    """Keep the smallest set of the tokens nearest to the expected surprise with at least this
-    probability mass (Meister et al. 2022, "Locally Typical Sampling").
+    """Keep the smallest set of tokens nearest to the expected surprise whose probability mass
+    reaches this value (Meister et al. 2022, "Locally Typical Sampling").
     """
     logprobs = logits.log_softmax(-1)
     probs = logprobs.exp()
@@ -159,11 +159,11 @@ def heat_by_entropy(logits: torch.Tensor, low: float, high: float, exponent: flo
 
 
 def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch.Tensor:
-    """The token of each row, (rows, 1), whose part of the probability mass contains the row's point
-    in [0, 1), (rows, 1) float64.
+    """Returns the token of each row, (rows, 1), whose part of the probability mass contains the
+    row's point in [0, 1). `points`: (rows, 1), float64.
 
-    Without `skew` tokens are ordered by id. With it they are ordered by falling probability, and
-    the point is raised to exp(-skew): above 0 less probable tokens gain (exllamav2).
+    Without `skew`, tokens are ordered by id. With it, they are ordered by falling probability, and
+    the point is raised to exp(-skew), as in exllamav2: a value above 0 favors less probable tokens.
     """
     if skew:
         order = _sorted(logits)[2]

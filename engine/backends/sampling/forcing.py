@@ -1,11 +1,11 @@
-"""Forces tokens if the model has not written a text in time. Engine thread."""
+"""Forces tokens if the model has not written a given text in time. Engine thread."""
 
 from switchyard.engine.backends.sampling.rules import Only
 from switchyard.engine.job import Forced
 
 
 class Forcing:
-    """The rule of one job, which for example ends thoughts at their limit."""
+    """A rule of one job that, for example, ends its thoughts when they reach their limit."""
 
     is_ready = True
     is_done = False
@@ -56,8 +56,7 @@ class TextWatch:
 
     @property
     def begun(self) -> list[int]:
-        """The lengths, including 0, of those beginnings of the text with which the completion
-        ends.
+        """The lengths of those beginnings of the text with which the completion ends, including 0.
         """
         lengths = range(len(self._tail) + 1)
         return [length for length in lengths if self._tail.endswith(self._text[:length])]

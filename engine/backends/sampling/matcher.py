@@ -1,4 +1,4 @@
-"""The constraint of one job, as masks of tokens. Engine thread, except its pool."""
+"""The constraint of one job, as masks of tokens. Runs on the engine thread, except for its pool."""
 
 import concurrent.futures
 import time
@@ -26,9 +26,9 @@ NOTE_AFTER = 0.001  # seconds of a core, the time of some dozens of masks
 
 class Matcher:
     """The masks of one job. While the model computes the logits, a pool computes each mask, for
-    which llguidance releases the GIL. llguidance accepts a token while it holds the GIL; if that is
-    slow, jobs take turns. Until `after` has come, all tokens are allowed except end tokens and
-    those that contain more than the end of `after`.
+    which llguidance releases the GIL. llguidance holds the GIL while it accepts a token; if that
+    takes long, jobs take turns. Until the text `after` has come, all tokens are allowed except end
+    tokens and tokens whose text goes beyond the end of `after`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Matcher:
         bill: Bill,
         ends: Sequence[int] = (),
     ) -> None:
-        """`ends`: end tokens of the job besides those of the model."""
+        """`ends`: end tokens of the job in addition to those of the model."""
         self.is_done = False  # complete: no token may follow
         self._constraint = constraint
         self._grammars = grammars
@@ -79,7 +79,7 @@ class Matcher:
         concurrent.futures.wait((self._allowed,), seconds)
 
     def limit(self) -> Among | Without:
-        """Raises the error of the mask."""
+        """Raises the error that computing the mask has raised."""
         allowed = self._mask()
         if self._watch.has_come:
             return Among(allowed)

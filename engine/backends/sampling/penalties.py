@@ -19,12 +19,12 @@ def penalize_repetition(
     full: torch.Tensor,
     decay: torch.Tensor,
 ) -> None:
-    """Divide positive logits of tokens that occurred, and multiply negative ones (Keskar et al.
-    2019, "CTRL"). The penalty is full for the last `full` tokens, -1: all, and fades over the
-    `decay` tokens before (exllamav2).
+    """Divide the positive logits of tokens that occurred, and multiply their negative logits
+    (Keskar et al. 2019, "CTRL"). The penalty applies in full to the last `full` tokens (-1: all),
+    and fades over the `decay` tokens before them, as in exllamav2.
 
-    `token_ids`: those of prompt and completion, (rows, tokens); `ages`: numbers of later tokens,
-    below 0 in padding.
+    `token_ids`: the tokens of prompt and completion, (rows, tokens); `ages`: for each token, the
+    number of tokens after it, below 0 in padding.
     """
     beyond = (ages - full).clamp(min=0)
     fading = (1 - beyond / decay.clamp(min=1)).clamp(min=0)
@@ -42,8 +42,8 @@ def penalize_frequency(
     frequency: torch.Tensor,
     presence: torch.Tensor,
 ) -> None:
-    """Subtract `presence` from tokens that occurred, and `frequency` for each time (OpenAI's API).
-    `token_ids`, `is_counted`: (rows, tokens).
+    """Subtract `presence` from the logits of tokens that occurred, and `frequency` for each
+    occurrence (OpenAI's API). `token_ids`, `is_counted`: (rows, tokens).
     """
     lowered = logits.gather(-1, token_ids) - presence * is_counted
     _keep_strongest(logits, token_ids, lowered, presence > 0)
@@ -70,9 +70,9 @@ def penalize_continuations(
     allowed_length: int,
 ) -> None:
     """DRY, for one row: subtract multiplier * base ** (length - allowed_length) from each token
-    that would continue a repetition of at least `allowed_length` tokens, by the longest such
-    repetition. No repetition extends across a breaker (Weidmann 2024, pull request 5637 of
-    text-generation-webui).
+    that would continue a repetition of at least `allowed_length` tokens. The length is that of the
+    longest such repetition. No repetition extends across a breaker (Weidmann 2024, pull request
+    5637 of text-generation-webui).
 
     `token_ids`: (tokens,); `is_breaker`: (vocabulary,).
     """
@@ -103,8 +103,8 @@ def penalize_continuations(
 
 
 def guide(logits: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Classifier-free guidance (Sanchez et al. 2023, "Stay on topic"), which combines the logits
-    after prompts and after negative prompts.
+    """Apply classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): combine the logits
+    after prompts with those after negative prompts.
     """
     wanted, unwanted = logits.log_softmax(-1), negative.log_softmax(-1)
     return unwanted + scale * (wanted - unwanted)

@@ -23,33 +23,33 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """The tokens whose bit is set: uint8, the lowest bit first."""
+    """Only the tokens whose bit is set, in uint8, beginning with the lowest bit."""
 
     bits: torch.Tensor
 
 
 class Rule(Protocol):
-    """A limit of one job's tokens. Engine thread. An exception ends the job."""
+    """Limits the tokens of one job. Engine thread. If a rule raises an exception, the job ends."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next token can be drawn. Until then `limit` must not be called."""
+        """Whether the next token can be drawn. Until it can, `limit` must not be called."""
 
     @property
     def is_done(self) -> bool:
         """Whether no token may follow."""
 
     def limit(self) -> Only | Without | Among | None:
-        """The limit of the next token; None: no limit."""
+        """Returns the limit of the next token; None if there is no limit."""
 
     def begin(self) -> None:
-        """The next token is about to be drawn: `limit` and `accept` follow."""
+        """Called when the next token is about to be drawn. Calls of `limit` and `accept` follow."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is ready, for at most this time."""
+        """Wait until the rule is ready, for at most this many seconds."""
 
     def accept(self, token_id: int) -> None:
-        """Take the next token, not an end token."""
+        """Take the next token, which must not be an end token."""
 
     def close(self) -> None:
-        """The job has ended. Idempotent."""
+        """Called when the job has ended. Idempotent."""

@@ -1,4 +1,4 @@
-"""The sampling state of one job: its Sampling, its random numbers, its tokens so far. Engine
+"""The sampling state of one job: its Sampling, its random numbers, and its tokens so far. Engine
 thread.
 
 `draw.Draw` makes the draws, for all jobs together.
@@ -20,8 +20,8 @@ MAX_FEW = 100  # highest top_k of rows that are drawn by `candidates`
 
 
 class Sampler:
-    """One draw for each token, from its own random generator, so that the same seed gives the same
-    text regardless of other jobs.
+    """Makes one draw for each token, with its own random generator, so that the same seed gives the
+    same text regardless of other jobs.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sampler:
         return all(rule.is_ready for rule in self.rules)
 
     def begin(self) -> bool:
-        """Whether the next token may be drawn. Then it must be."""
+        """Returns whether the next token may be drawn. If so, it must be drawn."""
         if not self.is_ready:
             return False
         for rule in self.rules:
@@ -96,26 +96,26 @@ class Sampler:
 
     @property
     def allowed(self) -> Iterator[Sequence[int]]:
-        """Lists of tokens; each excludes all others."""
+        """Lists of tokens. Each list excludes all tokens that aren't in it."""
         if self.sampling.allowed_token_ids:
             yield self.sampling.allowed_token_ids
         if self.num_drawn == 0 and self._first_ids:
             yield self._first_ids
 
     def is_breaker(self, vocab_size: int) -> np.ndarray:
-        """For each token, whether it is a breaker of DRY."""
+        """For each token, whether it breaks repetitions for DRY."""
         if self._is_breaker is None:
             self._is_breaker = np.zeros(vocab_size, dtype=np.bool_)
             self._is_breaker[list(self.sampling.dry_breakers)] = True
         return self._is_breaker
 
     def note_logprob(self, logprob: float) -> None:
-        """The drawn token's logprob among the remaining tokens, in nats: for mirostat."""
+        """Note the drawn token's logprob among the remaining tokens, in nats, for mirostat."""
         surprise = -logprob / math.log(2)
         self.max_surprise -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
 
     def accept(self, token_id: int) -> None:
-        """Take the next token. The rules take it in `obey`."""
+        """Take the next token. The rules get the token in `obey`."""
         self.num_drawn += 1
         if self.token_ids:
             self.token_ids.append(token_id)
@@ -123,7 +123,9 @@ class Sampler:
             self._bans.note(token_id)
 
     def obey(self, token_id: int) -> bool:
-        """Give a token to the rules, not an end token. Returns whether no token may follow."""
+        """Pass a token, which must not be an end token, to the rules. Returns whether no further
+        token may follow.
+        """
         for rule in self.rules:
             rule.accept(token_id)
         return any(rule.is_done for rule in self.rules)

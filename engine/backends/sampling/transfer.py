@@ -10,7 +10,7 @@ import torch
 def upload(
     values: Sequence[Any] | np.ndarray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Unlike torch.tensor(..., device=...), it does not wait."""
+    """Unlike torch.tensor(..., device=...), this function does not wait."""
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
@@ -22,7 +22,7 @@ def column(
 
 
 class Download:
-    """Tensors on their way to the host. Doesn't wait for later work of the device."""
+    """Tensors on their way to the host. Doesn't wait for work that the device gets later."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """`tensors`: all on one device."""

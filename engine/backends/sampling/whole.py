@@ -1,6 +1,6 @@
-"""Draws from the whole vocabulary: the filters in order, then the draw.
+"""Draws from the whole vocabulary: applies the filters in order, then draws.
 
-Common parameters take one operation for all rows; the others work row by row.
+One operation applies a common parameter to all rows; other parameters are applied row by row.
 """
 
 import math
@@ -14,7 +14,7 @@ from switchyard.engine.backends.sampling.transfer import column, upload
 
 
 def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and each row's highest logit, (rows,)."""
+    """Returns tokens and each row's highest logit, (rows,)."""
     device = logits.device
     tops = logits.amax(-1)
     settings = [s.sampling for s in samplers]

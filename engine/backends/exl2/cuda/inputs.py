@@ -10,7 +10,9 @@ class Inputs:
     """A row is a sequence. Data that the device already holds is not sent again."""
 
     def __init__(self, most: int, widths: Sequence[int], device: torch.device) -> None:
-        """`most`: rows; `widths`: numbers of pages in a row that have graphs."""
+        """`most`: the maximum number of rows; `widths`: the numbers of pages per row for which
+        there are graphs.
+        """
         self.token_ids = torch.zeros(most, dtype=torch.long, device=device)
         self.positions = torch.zeros(most, dtype=torch.int32, device=device)
         self.pages = {

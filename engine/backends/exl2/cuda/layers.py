@@ -1,4 +1,4 @@
-"""A model of exllamav2 on one GPU, with all inputs there. Engine thread."""
+"""A model of exllamav2 on one GPU, with all inputs on that GPU. Engine thread."""
 
 from typing import Any
 

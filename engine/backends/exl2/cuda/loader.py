@@ -97,7 +97,7 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
 
 
 def free_memory() -> list[int]:
-    """Free bytes of each GPU."""
+    """Returns the free bytes of each GPU."""
     return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
 
 

@@ -1,7 +1,7 @@
 """Forward passes on one GPU as CUDA graphs: decode steps, and short prompts.
 
-The host takes longer to launch the some ten kernels of each layer than the GPU takes to compute
-them. A graph is launched as a whole. Engine thread.
+Each layer has about ten kernels, and the host takes longer to launch them than the GPU takes to
+compute them. A graph is launched as a whole. Engine thread.
 """
 
 import functools
@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 class Layers(Protocol):
-    """A model's layers on one GPU, with all inputs there, so that a graph can capture them."""
+    """A model's layers on one GPU. All inputs are on that GPU, so that a graph can capture the
+    layers.
+    """
 
     device: torch.device
     max_tokens: int  # in a captured pass of prompts
@@ -35,8 +37,8 @@ class Layers(Protocol):
         """Called before a graph is launched."""
 
     def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
-        """Compute until everything has been chosen, loaded and compiled. Page 0 is overwritten.
-        `token_ids`: (rows,); `pages`: (rows, pages), int32.
+        """Compute passes until all kernels have been chosen, loaded and compiled. Page 0 is
+        overwritten. `token_ids`: (rows,); `pages`: (rows, pages), int32.
         """
 
     def logits(
@@ -90,7 +92,8 @@ class CapturedPasses:
         )
 
     def capture(self, vocab_size: int) -> None:
-        """Capture and measure the graphs. The cache must be unused: page 0 is overwritten."""
+        """Capture and measure the graphs. The cache must be unused, because page 0 is overwritten.
+        """
         stream, lock = capturing(self._device.index)
         self._inputs.forget()
         pool = torch.cuda.graph_pool_handle()
@@ -157,8 +160,8 @@ class CapturedPasses:
             kept.close()
 
     def shed(self) -> bool:
-        """Give up kept weights, if there are any, and all graphs; then `capture` must follow.
-        Returns whether there were any.
+        """Release all graphs and the kept weights, if there are any. Returns whether there were any
+        kept weights; if so, call `capture` next.
         """
         there_are_any = self._kept is not None
         if there_are_any:
@@ -194,9 +197,9 @@ class CapturedPasses:
     ) -> torch.Tensor:
         """Logits, (rows, 1, padded vocabulary), valid until the next run.
 
-        `token_ids`, (rows,), on the host or the device; `positions`: those of these tokens;
-        `pages`: of the cache, (rows, pages), int32. Raises IndexError for tokens on the host
-        without an embedding; tokens on the device were drawn there.
+        `token_ids`, (rows,), on the host or the device; `positions`: the positions of these tokens;
+        `pages`: cache pages, (rows, pages), int32. Raises IndexError for tokens on the host that
+        have no embedding. Tokens on the device aren't checked, because they were drawn there.
         """
         if token_ids.device.type == "cpu" and not self._layers.have(token_ids):
             raise IndexError("a token id is beyond the embeddings")
@@ -220,12 +223,13 @@ class CapturedPasses:
         return self._draws.run(self._last, settings)
 
     def fit(self, length: int) -> int:
-        """Tokens in each row of the prompt pass for at least `length` tokens."""
+        """Returns the number of tokens in each row of the prompt pass for at least `length` tokens.
+        """
         return self._prompts.fit(length)
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether it
-        did. `starts`: position of each row's first token; `pages`: those of the cache, (rows,
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether they
+        were computed. `starts`: position of each row's first token; `pages`: cache pages, (rows,
         pages), int32.
         """
         if not self._layers.have(token_ids):
@@ -234,7 +238,7 @@ class CapturedPasses:
         return self._prompts.run(token_ids, starts, pages)
 
     def close(self) -> None:
-        """Release the graphs; then the model can be unloaded."""
+        """Release the graphs. After that, the model can be unloaded."""
         self._release()
         self._layers.close()
 

@@ -1,4 +1,4 @@
-"""Decides by their layers which models' passes can be captured as CUDA graphs."""
+"""Decides, by a model's layers, whether its passes can be captured as CUDA graphs."""
 
 from typing import Any
 
@@ -25,14 +25,16 @@ PLAIN = (
 
 
 def can_capture(model: Any) -> bool:
-    """Whether each pass is the same: one device, and only plain layers."""
+    """Whether all passes of the model launch the same work: it has only plain layers, on one
+    device.
+    """
     devices = {module.device_idx for module in model.modules[1:]}
     return is_plain(model) and len(devices) == 1 and not model.tp_context
 
 
 def is_plain(model: Any) -> bool:
-    """Whether the model has only plain layers. With many experts the layers aren't plain, because
-    the host has to know the chosen ones. The model need not be loaded.
+    """Whether the model has only plain layers. Layers with many experts aren't plain, because the
+    host has to know which experts are chosen. The model need not be loaded.
     """
     embedding, *modules = model.modules
     return isinstance(embedding, ExLlamaV2Embedding) and all(

@@ -24,7 +24,9 @@ Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class PromptPasses:
-    """`compute`: called with token ids, the rows' starts and their pages, all on the device."""
+    """`compute` is called with token ids, the starts of the rows and their pages, all on the
+    device.
+    """
 
     def __init__(
         self,
@@ -34,8 +36,8 @@ class PromptPasses:
         max_tokens: int,
         device: torch.device,
     ) -> None:
-        """`widths`: numbers of pages in a row that have graphs. `max_tokens`: maximum number of
-        tokens in one pass.
+        """`widths`: the numbers of pages per row for which there are graphs. `max_tokens`: maximum
+        number of tokens in one pass.
         """
         self._max_tokens = min(MAX_TOKENS, max_tokens)
         self._compute = compute
@@ -78,13 +80,14 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Tokens in a row of the smallest pass for at least `length` tokens."""
+        """Returns the number of tokens in a row of the smallest pass for at least `length` tokens.
+        """
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether a
-        graph fits. `starts`: position of each row's first token; `pages`: those of the cache,
-        (rows, pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether
+        there is a graph that fits. `starts`: position of each row's first token; `pages`: cache
+        pages, (rows, pages), int32.
         """
         num_rows, length = token_ids.shape
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)

@@ -1,4 +1,4 @@
-"""Chooses the captured batch size with the shortest time. Only arithmetic."""
+"""Chooses the captured batch size whose pass takes the shortest time. Only arithmetic."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ NOISE = 0.02  # relative: a larger size must be faster by this much
 
 
 def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int | None:
-    """The least size from which on passes take less time by `other` than by `usual`; None if there
-    is no such size. Both give seconds by size.
+    """Returns the smallest size from which on passes take less time according to `other` than
+    according to `usual`; None if there is no such size. Both map sizes to seconds.
     """
     found = None
     for size in sorted(usual, reverse=True):
@@ -18,12 +18,14 @@ def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int 
 
 
 class Sizes:
-    """Batch sizes and the time of a pass of each. A smaller batch is padded. A larger size may be
-    faster, because above some number of rows exllamav2 computes in another way.
+    """Batch sizes and the time that a pass of each size takes. A smaller batch is padded. A larger
+    size may be faster, because above some number of rows exllamav2 computes in another way.
     """
 
     def __init__(self, seconds: Mapping[int, float], max_rows: int) -> None:
-        """`seconds`: time of a pass by size, without context; one size is at least `max_rows`."""
+        """`seconds`: the time of a pass without context, by size. At least one size is `max_rows`
+        or more.
+        """
         self._seconds = dict(sorted(seconds.items()))
         # By number of rows: the smallest sufficient size, and larger sizes that are faster than all
         # smaller ones.
@@ -36,7 +38,9 @@ class Sizes:
         return sorted({size for sizes in self._faster[1:] for size in sizes})
 
     def fit(self, rows: int, context: int) -> int:
-        """The fastest size for `rows`. `context`: tokens of context of each padding row."""
+        """Returns the fastest size for `rows`. `context`: the number of context tokens in each
+        padding row.
+        """
         sizes = self._faster[rows]
         if len(sizes) == 1:
             return sizes[0]

@@ -1,6 +1,6 @@
 """Tensor parallelism, as far as exllamav2 0.3.2 supports it. Engine thread. exllamav2 does not
-refuse what it can't do. It fails an assertion while loading or in each step, leaves out parts
-unknown to its kernels, or ends the process.
+refuse what it can't do. Instead, it fails an assertion while loading or in each step, leaves out
+parts that its kernels don't know, or ends the process.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,9 @@ from switchyard.engine.errors import ModelError
 
 
 def check(model: ExLlamaV2, num_gpus: int) -> None:
-    """Raises ModelError if a model can't be spread over `num_gpus`. It need not be loaded."""
+    """Raises ModelError if a model can't be spread over `num_gpus` GPUs. The model need not be
+    loaded.
+    """
     if num_gpus < 2:
         raise ModelError("tensor_parallel needs two GPUs or more", "tensor_parallel")
     config, obstacle = model.config, _obstacle(model)
@@ -40,7 +42,7 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
 def load(
     model: ExLlamaV2, split: Sequence[float], cache: Any, tokens: int, progress: Callback
 ) -> ExLlamaV2Cache_TP:
-    """`split`: GiB of each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
+    """`split`: GiB for each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
     shares = list(split)
     try:
         context = TPContext(model, shares, tokens, cache)

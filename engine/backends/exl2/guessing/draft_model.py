@@ -1,4 +1,6 @@
-"""Guesses by a smaller model, whose cache has the same pages as the model's. Engine thread."""
+"""Guesses made by a smaller model, whose cache uses the same pages as the main model's. Engine
+thread.
+"""
 
 import weakref
 from collections.abc import Sequence
@@ -25,11 +27,15 @@ class DraftModel:
                 self._follow(job)
 
     def rate(self, job: Exl2Job) -> float:
-        """How often a guess for `job` is right. Never so low that no guess is tried again."""
+        """Returns how often a guess for `job` is right. The rate never falls so low that guessing
+        is never tried again.
+        """
         return max(self._rates.get(job, FIRST), LEAST)
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
-        """`number` tokens for each job, which has pages for them and one more."""
+        """Returns `number` tokens for each job. Each job must have pages for these tokens and one
+        more.
+        """
         for job in jobs:
             self._follow(job)
         token_ids = torch.tensor([[job.last_id()] for job in jobs])
@@ -49,7 +55,7 @@ class DraftModel:
         return rows
 
     def note(self, job: Exl2Job, number: int, accepted: int) -> None:
-        """The job drew `accepted` of `number` guessed tokens."""
+        """Note that the job drew `accepted` of `number` guessed tokens."""
         rate = accepted / min(accepted + 1, number)
         old = self._rates.get(job, FIRST)
         self._rates[job] = old + WEIGHT * (rate - old)

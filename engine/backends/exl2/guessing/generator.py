@@ -1,4 +1,4 @@
-"""The generator that guesses tokens if that saves time. Engine thread."""
+"""A generator that guesses tokens when guessing saves time. Engine thread."""
 
 import time
 from collections.abc import Sequence
@@ -22,8 +22,9 @@ PATIENCE = 0.001
 
 
 class GuessingGenerator(Generator):
-    """A step computes the latest token and the guessed ones of each job in one pass. It draws as
-    many tokens as were guessed right, and one more, exactly as steps of one token would have done.
+    """One pass of a step computes the most recent token and the guessed tokens of each job. The
+    step draws as many tokens as were guessed right, and one more, exactly as steps of one token
+    would have done.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

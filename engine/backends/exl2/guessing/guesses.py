@@ -1,4 +1,4 @@
-"""Chooses how many tokens a step guesses, according to measured steps. Pure."""
+"""Chooses how many tokens a step guesses, based on the measured time of earlier steps. Pure."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ RENEWED = 64  # steps with guesses before one without, which measures
 
 
 class Guesses:
-    """Compares tokens a second with and without guesses, by the number of jobs.
+    """Compares the tokens per second with and without guesses, for each number of jobs.
 
     A step without guesses takes `plain` seconds; each token that is guessed for a job adds about
-    the same time. Both are measured. If guesses save no time, they are tried again after some
-    steps, and each time after twice as many.
+    the same time. Both times are measured. If guesses save no time, they are tried again after some
+    steps, and then after twice as many steps each time.
     """
 
     def __init__(self, most: int) -> None:
-        """`most`: tokens guessed for a job in a step."""
+        """`most`: the maximum number of tokens guessed for a job in a step."""
         self.most = most
         self._plain: dict[int, float] = {}  # seconds, by number of jobs
         # Seconds for each token guessed for all jobs. None after the first step, which may compile.
@@ -28,8 +28,8 @@ class Guesses:
         self._pause = FIRST
 
     def number(self, rates: Sequence[float]) -> int:
-        """Tokens to guess in the next step, 0 to `most`. `rates`: for each job, how often a guess
-        is right, 0 to 1; 0 without a guess.
+        """Returns the number of tokens to guess in the next step, 0 to `most`. `rates`: for each
+        job, how often a guess is right, from 0 to 1; 0 for a job without a guess.
         """
         size = len(rates).bit_length()
         if max(rates, default=0.0) <= 0 or size not in self._plain:
@@ -53,7 +53,9 @@ class Guesses:
         return found
 
     def note(self, num_jobs: int, number: int, seconds: float) -> None:
-        """A step of `num_jobs` jobs has taken `seconds`, with `number` guessed tokens for each."""
+        """Note that a step of `num_jobs` jobs, with `number` guessed tokens for each, took
+        `seconds`.
+        """
         size = num_jobs.bit_length()
         if not number:
             self._num_plain += 1

@@ -1,4 +1,6 @@
-"""Guesses from a job's own text: the tokens that followed its last three tokens earlier. Pure."""
+"""Guesses from a job's own text: the tokens that followed an earlier occurrence of its last three
+tokens. Pure.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +10,7 @@ WEIGHT = 0.125  # of a prediction in the rate
 
 
 class Ngrams:
-    """The n-grams of a text. Takes some 150 bytes a token."""
+    """The n-grams of a text. They take about 150 bytes per token."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -22,11 +24,11 @@ class Ngrams:
 
     @property
     def rate(self) -> float:
-        """How often the expected token has come recently; 0.0 if none is expected."""
+        """Returns how often the expected token has come recently; 0.0 if no token is expected."""
         return 0.0 if self._next is None else self._rate
 
     def add(self, token_ids: Iterable[int], is_counted: bool = True) -> None:
-        """The text continues. `is_counted`: whether its tokens count in the rate."""
+        """Add tokens to the text. `is_counted`: whether these tokens count in the rate."""
         ids, after = self._ids, self._after
         for token_id in token_ids:
             if is_counted and self._next is not None:
@@ -37,7 +39,7 @@ class Ngrams:
             self._next = after.get(_key(ids)) if len(ids) >= SIZE else None
 
     def guess(self, number: int) -> list[int]:
-        """The next tokens, at most `number`; none if none is expected."""
+        """Returns the next tokens, at most `number`; an empty list if no token is expected."""
         if self._next is None:
             return []
         found: list[int] = []

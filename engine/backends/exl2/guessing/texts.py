@@ -1,4 +1,4 @@
-"""Guesses for each job by n-grams of its own text. Engine thread."""
+"""Guesses for each job from the n-grams of its own text. Engine thread."""
 
 import weakref
 from collections.abc import Sequence
@@ -29,13 +29,14 @@ class OwnTexts:
                 left -= end - start
 
     def rate(self, job: Exl2Job) -> float:
-        """How often the next token was the expected one; 0.0 if none is expected now."""
+        """Returns how often the next token was the expected one; 0.0 if no token is expected now.
+        """
         text = self._texts.get(job)
         return text.rate if text is not None and len(text) == job.num_tokens else 0.0
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
-        """The next tokens of each job, at most `number`, perhaps none."""
+        """Returns the next tokens of each job: at most `number`, perhaps none."""
         return [self._texts[job].guess(number) if self.rate(job) else [] for job in jobs]
 
     def note(self, job: Exl2Job, number: int, accepted: int) -> None:
-        """The rate counts all tokens, guessed or not."""
+        """Does nothing, because the rate already counts all tokens, guessed or not."""

@@ -1,4 +1,4 @@
-"""Corrects what ExLlamaV2 reads wrongly about attention: windows, and sine and cosine tables.
+"""Corrects what ExLlamaV2 reads wrongly about attention: windows, and tables of sines and cosines.
 Engine thread.
 """
 
@@ -18,7 +18,9 @@ from switchyard.engine.model.rope import read_rope
 
 
 def check_windows(config: ExLlamaV2Config) -> None:
-    """Raises ModelError if a text could exceed a window, for attention without windows."""
+    """For attention without windows. Raises ModelError if a text could be longer than a window of
+    the model.
+    """
     windows = [layer.window for layer in _layers(config) if layer.window is not None]
     shortest = min(windows, default=config.max_seq_len)
     if config.max_seq_len > shortest:
@@ -41,8 +43,8 @@ def set_windows(model: ExLlamaV2) -> None:
 
 
 def set_tables(model: ExLlamaV2) -> None:
-    """Set the tables of a loaded model, before its first decode step: exllamav2's graphs keep their
-    addresses. Raises ModelError.
+    """Set the tables of a loaded model. Call this before its first decode step, because exllamav2's
+    graphs keep the addresses of the tables. Raises ModelError.
     """
     arch = model.config.arch.lm
     if arch.rope_style == RopeStyle.NONE:

@@ -1,4 +1,4 @@
-"""Corrects and refuses what ExLlamaV2 0.3.2 would silently read or compute wrongly."""
+"""Corrects or refuses what ExLlamaV2 0.3.2 would silently read or compute wrongly."""
 
 from typing import Any
 

@@ -28,7 +28,9 @@ def read_config(config: ModelConfig, model_dir: ModelDir, device: str) -> ExLlam
 
 
 def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -> ExLlamaV2Config:
-    """The configuration of the draft model for `main`. Raises ModelError if it can't be one."""
+    """Returns the configuration of the draft model for `main`. Raises ModelError if the model can't
+    serve as its draft model.
+    """
     assert config.draft_model is not None
     model_dir = ModelDir.read(config.draft_model)
     draft = _read(model_dir, device)

@@ -1,5 +1,5 @@
-"""Sine and cosine tables by the published formulas, in float32 as in transformers, where ExLlamaV2
-has none or computes others.
+"""Tables of sines and cosines by the published formulas, computed in float32 as in transformers,
+for cases where ExLlamaV2 has no table or computes a different one.
 """
 
 import math
@@ -20,9 +20,9 @@ BETA_FAST, BETA_SLOW = 32.0, 1.0  # YaRN's defaults
 def frequencies(
     rope: Rope, theta: float, dim: int, max_seq_len: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, float]:
-    """Returns the radians from a position to the next, for each pair of a head's `dim` numbers,
-    (dim / 2,); and the factor of sine and cosine. They don't include a linear scale, which divides
-    positions. `max_seq_len`: the served length. If it exceeds the original context, longrope uses
+    """Returns the radians from one position to the next for each pair of a head's `dim` numbers,
+    (dim / 2,), and the factor for sines and cosines. Neither includes a linear scale, which divides
+    positions. `max_seq_len`: the served length. If that exceeds the original context, longrope uses
     its long factors, even for short texts, because rotated keys stay in the cache. Raises
     ModelError.
     """
@@ -41,8 +41,8 @@ def frequencies(
 def table(
     config: ExLlamaV2Config, rope: Rope, is_interleaved: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sines and cosines in float16, (1, 1, positions, numbers), in ExLlamaV2's layout, on the host.
-    Raises ModelError.
+    """Returns sines and cosines in float16, (1, 1, positions, numbers), in ExLlamaV2's layout, on
+    the host. Raises ModelError.
     """
     dim = int(config.head_dim * config.partial_rotary_factor)
     theta = config.rotary_embedding_base
@@ -72,7 +72,7 @@ def _yarn(plain: torch.Tensor, theta: float, settings: dict[str, Any]) -> torch.
     dim = 2 * len(plain)
 
     def pair(rotations: float) -> float:
-        """The pair that makes this number of rotations within the original context."""
+        """Returns the pair that makes this number of rotations within the original context."""
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first = pair(settings.get("beta_fast") or BETA_FAST)

@@ -1,1 +1,1 @@
-"""Pages of the cache, which jobs take one by one, and give up when none is left."""
+"""Pages of the cache. Jobs take them one by one, and release them when none is left."""

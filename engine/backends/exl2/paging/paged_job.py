@@ -1,5 +1,4 @@
-"""The pages of a job, which are taken as its text grows, and given up when another job needs
-them.
+"""The pages of a job, which it takes as its text grows, and releases when another job needs them.
 """
 
 import logging
@@ -22,7 +21,8 @@ class PagedJob(PromptJob):
     """Starts with pages for its prompt and the next token.
 
     A parked job has no pages, but keeps everything else: sampler, rules, text. When it returns, its
-    tokens so far are computed like a prompt. No event reports parking or the return.
+    tokens so far are computed like a prompt. No event reports that a job was parked or has
+    returned.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -51,11 +51,14 @@ class PagedJob(PromptJob):
 
     @property
     def num_cached(self) -> int:
-        """Tokens of the prompt found in the cache; for a pair the mean, at most its prompt."""
+        """Tokens of the prompt found in the cache. For a pair, this is the mean of both prompts,
+        but at most the length of the first.
+        """
         return min(self.num_found // len(self.sequences), len(self.job.prompt))
 
     def freeze_progress(self) -> None:
-        """Called when pages are given up. The reported progress of the prompt doesn't change."""
+        """Called when pages are released. The reported progress of the prompt then stays as it is.
+        """
         if self.is_decoding:
             self._num_told = self.job.num_prompt_tokens
         if self._num_told:
@@ -77,12 +80,14 @@ class PagedJob(PromptJob):
         return min(MIN_RUN if self.num_parked else 1, left)
 
     def position(self, sequence: int = 0) -> int:
-        """Position of the latest token of a sequence."""
+        """Returns the position of the most recent token of a sequence."""
         position: int = self.sequences[sequence].kv_position
         return position + len(self._unnoted)
 
     def last_id(self, sequence: int = 0) -> int:
-        """The latest token of a sequence, whose keys and values have not been computed."""
+        """Returns the most recent token of a sequence. Its keys and values have not been computed
+        yet.
+        """
         if self._unnoted:
             return self._unnoted[-1]
         ids = self.sequences[sequence].sequence_ids
@@ -112,8 +117,8 @@ class PagedJob(PromptJob):
         self.is_active = self.is_moved = True
 
     def reach(self, num_tokens: int, pool: Pool) -> bool:
-        """Take pages for `num_tokens` tokens from the latest on. Returns whether there were
-        enough.
+        """Take pages for `num_tokens` tokens, beginning with the most recent. Returns whether there
+        were enough pages.
         """
         return all(
             self.reach_to(self.position(i) + num_tokens, pool, i)
@@ -121,7 +126,7 @@ class PagedJob(PromptJob):
         )
 
     def reach_to(self, end: int, pool: Pool, index: int = 0) -> bool:
-        """Take pages for positions before `end`. Returns whether there were enough."""
+        """Take pages for positions before `end`. Returns whether there were enough pages."""
         sequence = self.sequences[index]
         pages, size = sequence.allocated_pages, self.generator.page_size
         while len(pages) * size < end:
@@ -136,7 +141,7 @@ class PagedJob(PromptJob):
 
     @torch.inference_mode()
     def park(self) -> None:
-        """Give up the pages for now. There may be no running draw for the job."""
+        """Release the pages for now. The job must not have a draw under way."""
         self._give_up_pages()
         self.freeze_progress()
         self.num_parked += 1
@@ -151,7 +156,7 @@ class PagedJob(PromptJob):
         self.prepare_for_queue(self.generator, self.serial_number)
 
     def fail(self, error: BaseException, results: list[Result]) -> None:
-        """A failed pass of a returning job is tried again, because its client may have seen text,
+        """If a pass of a returning job fails, try it again: the job's client may have seen text,
         and a failed pass leaves no trace. `Exl2Backend` does the same for a decode step.
         """
         is_returning = self.num_parked > 0 and not self.is_decoding
@@ -244,8 +249,8 @@ class PagedJob(PromptJob):
             following.can_revert = False
 
     def settle_pages(self) -> None:
-        """Called when its logits are held. The keys and values of its tokens are computed; those of
-        guesses after them don't count. The library leaves this to `receive_sample`.
+        """Called when the job's logits are held. The keys and values of its tokens are computed;
+        those of the guesses that follow don't count. The library does this in `receive_sample`.
         """
         size = self.generator.page_size
         for sequence in self.sequences:

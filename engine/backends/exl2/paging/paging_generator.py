@@ -16,8 +16,8 @@ from switchyard.engine.stats import Work
 
 
 class PagingGenerator(PromptGenerator):
-    """For `PagedJob`s only. When no page is left for a job, another is parked: it has no pages, and
-    returns before new jobs of its priority start.
+    """For `PagedJob`s only. When no page is left for a job, another job is parked: that job
+    releases its pages, and returns before new jobs of its priority start.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class PagingGenerator(PromptGenerator):
         super().clear_queue()
 
     def has_room(self, job: Job) -> bool:
-        """Whether there is a place in the batch, free pages for the start, and a part of the next
-        iteration's budget of prompt tokens. Half of the pages that the running jobs are expected to
-        need stays free.
+        """Whether the job has a place in the batch, free pages to start with, and a part of the
+        next iteration's budget of prompt tokens. Half of the pages that the running jobs are
+        expected to need must stay free.
         """
         if any(other.job.priority >= job.priority for other in self.parked):
             return False
@@ -82,7 +82,9 @@ class PagingGenerator(PromptGenerator):
         )
 
     def returning(self) -> PagedJob | None:
-        """The parked job that can return now: the first, of the highest priority."""
+        """Returns the parked job that can return now: of those with the highest priority, the
+        first.
+        """
         if not self.parked or self.pending_jobs:
             return None
         job = min(self.parked, key=lambda one: (-one.job.priority, one.serial_number))
@@ -91,15 +93,15 @@ class PagingGenerator(PromptGenerator):
         return job if has_pages and is_next else None
 
     def start_returning(self) -> None:
-        """Before `iterate_start_jobs`: start a parked job, if it can return."""
+        """Call this before `iterate_start_jobs`: starts a parked job if it can return."""
         if (job := self.returning()) is not None:
             self.parked.remove(job)
             self.pending_jobs.append(job)
             self._moves.append(JobMoved(job.identifier, False))
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
-        """Those of `jobs` that have pages for `num_tokens` tokens from the latest on. Others are
-        parked for them. There may be no running draw.
+        """Returns those of `jobs` that have pages for `num_tokens` tokens, beginning with the most
+        recent. Parks other jobs to make room for them. No draw may be under way.
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
@@ -119,7 +121,7 @@ class PagingGenerator(PromptGenerator):
         self._moves.append(JobMoved(job.identifier, True))
 
     def take_moves(self) -> list[JobMoved]:
-        """The jobs that were parked, or have returned, since the last call."""
+        """Returns the jobs that were parked or have returned since the last call."""
         moves, self._moves = self._moves, []
         return moves
 

@@ -5,7 +5,9 @@ from typing import Any
 
 
 class Pool:
-    """Gives out the page that was released the longest ago first; for a prefix, its last page."""
+    """Hands out first the page that was released longest ago. Of the pages of a prefix, the last
+    page comes first.
+    """
 
     def __init__(self, generator: Any) -> None:
         """`generator`: the library's generator; its table of pages must stay the same."""
@@ -14,8 +16,8 @@ class Pool:
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:
-        """A page for one job; None if none is left. Until `can_revert` is cleared, a release
-        restores its former content.
+        """Returns a page for one job; None if no page is left. Until `can_revert` is cleared,
+        releasing the page restores its former content.
         """
         generator = self._generator
         if not generator.unreferenced_pages:

@@ -1,5 +1,5 @@
-"""Attention over a paged cache by flash-attn, and the norm before it, for layers whose products are
-computed here. The layers are plain, as engine/memory/unpacked.py defines it.
+"""Attention over a paged cache with flash-attn, and the norm before it, for layers whose matrix
+products this package computes. The layers are plain, as engine/memory/unpacked.py defines it.
 """
 
 from typing import Any
@@ -22,8 +22,9 @@ class CachedAttention:
         ]
 
     def __call__(self, own: Any, qkv: torch.Tensor, params: Any) -> torch.Tensor:
-        """The heads' results, (tokens, width), before the last product. `own`: exllamav2's module;
-        `qkv`: (rows, tokens, heads, head size); its keys and values enter the cache.
+        """Returns the results of the heads, (tokens, width), before the last product. `own`:
+        exllamav2's module; `qkv`: (rows, tokens, heads, head size); the keys and values in it are
+        written to the cache.
         """
         rows, length, *_ = qkv.shape
         heads, kv_heads = own.num_attention_heads, own.num_key_value_heads
@@ -57,8 +58,8 @@ class CachedAttention:
 
 
 def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page_size: int) -> Any:
-    """The parameters of a pass whose rows have `length` tokens from `positions` on, all on the
-    device.
+    """Returns the parameters of a pass whose rows have `length` tokens from `positions` on. All
+    tensors are on the device.
     """
     rows = len(positions)
     params = ExLlamaV2Attention.PagedParams(

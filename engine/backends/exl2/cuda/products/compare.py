@@ -1,4 +1,5 @@
-"""Compares our products with exllamav2's, before they replace them and after. Engine thread."""
+"""Compares our matrix products with exllamav2's, before and after ours replace them. Engine thread.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,13 +22,13 @@ NUM_ROWS, NUM_STEPS = 2, 2
 
 
 class ProductsRefused(RuntimeError):
-    """Our products can't take over."""
+    """Our products can't replace exllamav2's."""
 
 
 @torch.inference_mode()
 def compare_products(linears: Sequence[Any], kernels: Kernels, space: torch.Tensor) -> None:
-    """Compares one matrix of each shape and mix of widths in exllamav2 with all sizes of ours.
-    Raises ProductsRefused. `space`: memory for an unpacked matrix.
+    """Compares products by one exllamav2 matrix of each shape and mix of widths with ours, in all
+    sizes. Raises ProductsRefused. `space`: memory for an unpacked matrix.
     """
     seen = set()
     for linear in linears:
@@ -76,7 +77,8 @@ def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @torch.inference_mode()
 def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> torch.Tensor:
-    """Logits after a few tokens, in float32. Overwrites the first pages of the cache."""
+    """Returns the logits after a few tokens, in float32. Overwrites the first pages of the cache.
+    """
     rows = min(NUM_ROWS, cache.max_seq_len // page_size)
     generator = torch.Generator().manual_seed(0)
     size = (rows, NUM_STEPS)

@@ -53,7 +53,7 @@ def version() -> str:
 
 
 def most_shared(index: int) -> int:
-    """Bytes of shared memory that a block can have."""
+    """Returns the bytes of shared memory that a block can have."""
     device, number = ctypes.c_int(), ctypes.c_int()
     _check(_driver().cuDeviceGet(ctypes.byref(device), index))
     _check(_driver().cuDeviceGetAttribute(ctypes.byref(number), SHARED_OF_BLOCK, device))
@@ -61,8 +61,8 @@ def most_shared(index: int) -> int:
 
 
 class Kernel:
-    """A kernel on the current GPU. `overlaps`: it may begin before the previous kernel has ended,
-    and waits for its results itself.
+    """A kernel on the current GPU. `overlaps`: the kernel may begin before the previous kernel has
+    ended, and itself waits for that kernel's results.
     """
 
     def __init__(self, module: ctypes.c_void_p, name: str, overlaps: bool) -> None:
@@ -74,7 +74,8 @@ class Kernel:
         self._shared = PLAIN_SHARED
 
     def resident_blocks(self, threads: int, shared: int) -> int:
-        """Blocks that a multiprocessor can hold; 0 if one block is too large."""
+        """Returns the number of blocks that a multiprocessor can hold; 0 if one block is too large.
+        """
         if shared > self._shared:
             if _driver().cuFuncSetAttribute(self._function, MAX_SHARED, shared):
                 return 0
@@ -104,8 +105,8 @@ class Kernel:
 
 
 def load(code: bytes, *names: str, overlaps: bool) -> list[Kernel]:
-    """The kernels of a module, on the current GPU, whose context torch has made. The module stays
-    until the process ends. Raises Unavailable.
+    """Returns the kernels of a module on the current GPU, whose context torch has made. The module
+    stays loaded until the process ends. Raises Unavailable.
     """
     module = ctypes.c_void_p()
     code_ = _driver().cuModuleLoadData(ctypes.byref(module), code)

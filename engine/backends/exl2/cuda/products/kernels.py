@@ -97,7 +97,7 @@ class Kernels:
     def normalize(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, orders: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """RMSNorm of each row of `x`, in each of the orders."""
+        """Returns the RMSNorm of each row of `x`, once in each of the column orders."""
         rows, size = x.shape
         outputs = [torch.empty_like(x) for _ in orders]
         found = params.Norm(
@@ -123,7 +123,9 @@ class Kernels:
         return out
 
     def unpack(self, packed: Packed, space: torch.Tensor, is_natural: bool = True) -> torch.Tensor:
-        """In float16, (rows, columns), in `space`. `is_natural`: the order of rows."""
+        """Returns the matrix in float16, (rows, columns), in the memory `space`. `is_natural`:
+        whether the rows are in their natural order.
+        """
         out = space[: packed.rows * packed.columns].view(packed.rows, packed.columns)
         found = params.unpack(packed, out, packed.order if is_natural else None)
         grid = packed.columns // TILE, -(-(packed.rows // CHUNK) // UNPACK_CHUNKS)

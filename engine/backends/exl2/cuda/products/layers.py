@@ -1,6 +1,7 @@
-"""Layers whose products are our own, in place of exllamav2's. Engine thread.
+"""Layers that use our own matrix products in place of exllamav2's. Engine thread.
 
-Module by module, a matrix of exllamav2 is freed as soon as ours is laid out.
+Each matrix of exllamav2 is freed as soon as ours is laid out, so both copies of a whole model never
+exist at once.
 """
 
 import types
@@ -38,8 +39,9 @@ class PackedWeights:
 
 
 class OwnProducts:
-    """Replaces `forward` of modules, and `get_weight_tensor_dq` of their matrices. The model has
-    the layers that engine/memory/unpacked.py admits, and matrices that `pack` takes.
+    """Replaces the `forward` of modules, and the `get_weight_tensor_dq` of their matrices. The
+    model may have only layers that engine/memory/unpacked.py admits, and matrices that `pack`
+    accepts.
     """
 
     def __init__(self, model: Any, cache: Any, kernels: Kernels) -> None:
@@ -64,7 +66,8 @@ class OwnProducts:
         torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Release the matrices. No graph may use them any more, and the model can only unload."""
+        """Release the matrices. Graphs must no longer use them, and the model can only be unloaded.
+        """
         for module in self._replaced:
             for name in ("forward", "get_weight_tensor_dq"):
                 module.__dict__.pop(name, None)
@@ -220,14 +223,14 @@ def of_tiles(packed: Packed, begin: int, end: int) -> Packed:
 
 
 def distinct(several: Sequence[Packed]) -> list[torch.Tensor]:
-    """The orders of rows; a single one if all are the same."""
+    """Returns the orders of rows, or only one if all are the same."""
     first, *others = [packed.order for packed in several]
     return [first] if all(torch.equal(first, one) for one in others) else [first, *others]
 
 
 def read(linear: Any) -> Matrix:
-    """A matrix of exllamav2, whose q_handle exists. The last one of a feed-forward has no order,
-    because exllamav2 moved the columns of the others.
+    """Reads a matrix of exllamav2, whose q_handle exists. The last matrix of a feed-forward block
+    has no order, because exllamav2 has moved the columns of the other matrices instead.
     """
     tensors = linear.q_tensors
     natural = torch.arange(linear.in_features, device=tensors["q_weight"].device)

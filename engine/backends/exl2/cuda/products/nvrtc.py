@@ -34,7 +34,7 @@ class Compiler:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, name: str, options: Sequence[str]) -> bytes:
-        """The code of a source in this folder. Any thread. Raises Unavailable."""
+        """Returns the code of a source in this folder. Any thread. Raises Unavailable."""
         rtc, program = self._library, ctypes.c_void_p()
         texts = [(HERE / header).read_bytes() for header in HEADERS]
         _check(
@@ -78,8 +78,8 @@ class Code:
         self._folder = pathlib.Path(root, "switchyard", "kernels")
 
     def read_all(self, sources: Sequence[tuple[str, Mapping[str, int]]]) -> list[bytes]:
-        """The code for these names and macros. Compiles those that are not in files, several at
-        once.
+        """Returns the code for these names and macros. Compiles in parallel whatever is not in
+        files yet.
         """
         missing = [one for one in sources if not self._path(*one).exists()]
         begin = time.monotonic()

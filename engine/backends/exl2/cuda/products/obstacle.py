@@ -1,4 +1,5 @@
-"""Decides, before a model is loaded, why it must keep exllamav2's products."""
+"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products, and why.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +25,8 @@ LEAST_CAPABILITY = (8, 0)
 
 
 def obstacle(config: ModelConfig, model: Any, has_passes: bool, index: int) -> str | None:
-    """`model`: exllamav2's model, which is not loaded yet. `has_passes`: whether its passes are
-    captured. `index`: of its GPU. None without an obstacle.
+    """Returns the reason, or None if our products can be used. `model`: exllamav2's model, which is
+    not loaded yet. `has_passes`: whether its passes are captured. `index`: the index of its GPU.
     """
     if config.products == "exllamav2":
         return "set so"

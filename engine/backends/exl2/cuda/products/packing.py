@@ -18,7 +18,7 @@ class Unsuitable(ValueError):
 
 
 class CodeBits(NamedTuple):
-    """Some bits of a code: at `bit` of a word, starting with the code's bit `low`."""
+    """Some bits of a code. They begin at bit `bit` of a word, with the code's bit `low`."""
 
     word: int
     bit: int
@@ -38,7 +38,9 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """As exllamav2 holds it after loading. Its words are in the order of its own kernels."""
+    """A matrix as exllamav2 holds it after loading. Its words are in the order that exllamav2's
+    kernels need.
+    """
 
     words: torch.Tensor  # (words of a column, columns), int32
     scales: torch.Tensor  # (groups, columns / 8), int32: four bits each
@@ -71,7 +73,7 @@ class Packed:
 
 
 def read_groups(numbers: Sequence[int], num_words: int) -> tuple[tuple[int, int], ...]:
-    """(bits, rows) of each group, from `q_groups` and the words of a column."""
+    """Returns (bits, rows) of each group, from `q_groups` and the words of a column."""
     bits = numbers[::2]
     first = [number & 0xFFFF for number in numbers[1::2]] + [num_words]
     return tuple((b, (first[i + 1] - first[i]) * 32 // b) for i, b in enumerate(bits))
@@ -111,8 +113,8 @@ def _places(bits: int) -> list[list[CodeBits]]:
 
 
 def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]:
-    """The runs of equal width, and whether each 32 rows need their own group, since groups of
-    a run differ in size. Raises Unsuitable.
+    """Returns the runs of equal width, and whether each 32 rows need a group of their own, because
+    the groups of a run differ in size. Raises Unsuitable.
     """
     if any(rows % CHUNK or not rows for _, rows in groups):
         raise Unsuitable("groups whose number of rows is not a multiple of 32")
@@ -138,7 +140,9 @@ def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]
 
 
 def pack(matrix: Matrix, columns: torch.Tensor | None = None) -> Packed:
-    """`columns`: natural column of each stored one; None: in their order. Raises Unsuitable."""
+    """`columns`: the natural column of each stored column; None: the columns are stored in their
+    natural order. Raises Unsuitable.
+    """
     runs, is_split = find_runs(matrix.groups)
     scales, most, width = matrix.scales, matrix.most, matrix.words.shape[1]
     if columns is not None:

@@ -16,8 +16,9 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 
 class Tiling(NamedTuple):
-    """How a product is computed: the macros of multiply.cu, and blocks on each multiprocessor.
-    Negative: at most that number, in a count that divides the tiles into whole shares.
+    """How a product is computed: the macros of multiply.cu, and `blocks`, the number of blocks on
+    each multiprocessor. A negative `blocks` stands for at most that number, chosen so that it
+    divides the tiles into whole shares.
     """
 
     TT: int
@@ -92,8 +93,9 @@ def multiply(
     outputs: Sequence[torch.Tensor],
     add: bool = False,
 ) -> Multiply:
-    """All parameters except the work space. `inputs`: (rows, its rows) for each matrix, in its
-    order; `outputs`: (rows, its columns with padding). `add`: adds the products to the outputs.
+    """Returns all parameters except the work space. For each matrix, `inputs` has (rows, rows of
+    the matrix), in the order of the matrix, and `outputs` has (rows, columns of the matrix with
+    padding). `add`: whether to add the products to the outputs.
     """
     params = Multiply(num=len(matrices), rows=len(inputs[0]))
     base = first_tile = 0
@@ -129,21 +131,23 @@ def num_tiles(params: Multiply) -> int:
 
 
 def shared_bytes(params: Multiply, tiling: Tiling) -> int:
-    """Shared memory: the ring of chunks, then the sums of warps."""
+    """Returns the bytes of shared memory, which holds first the ring of chunks, then the sums of
+    warps.
+    """
     stage = tiling.WN * int(params.slot) + tiling.TT * 512
     sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4
     return max(tiling.WK * tiling.STAGES * stage, sums)
 
 
 def fitting(params: Multiply, tiling: Tiling, most_shared: int) -> Tiling:
-    """With as many stages as shared memory has room for, at least two."""
+    """Returns the tiling with as many stages as shared memory has room for, but at least two."""
     while tiling.STAGES > 2 and shared_bytes(params, tiling) > most_shared:
         tiling = tiling._replace(STAGES=tiling.STAGES - 1)
     return tiling
 
 
 def num_blocks(params: Multiply, tiling: Tiling, multiprocessors: int, resident: int) -> int:
-    """`resident`: blocks that a multiprocessor can hold."""
+    """`resident`: the number of blocks that a multiprocessor can hold."""
     room = multiprocessors * min(resident, abs(tiling.blocks))
     tiles = num_tiles(params)
     if tiling.blocks < 0:

@@ -1,4 +1,6 @@
-"""How products of each size are computed, as measured on an H100 with an 8B and a 1B model."""
+"""Chooses how products of each size are computed, according to measurements on an H100 with an 8B
+and a 1B model.
+"""
 
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
 
@@ -15,6 +17,6 @@ TILINGS = {
 
 
 def choose(rows: int, tiles: int, multiprocessors: int) -> Tiling:
-    """`tiles`: of 64 columns."""
+    """`tiles`: the number of tiles, each of 64 columns."""
     narrow, wide = next(pair for most, pair in TILINGS.items() if rows <= most)
     return wide if tiles >= multiprocessors else narrow
