@@ -1,4 +1,4 @@
-"""How one model is served. Picklable, so that it can cross into another process."""
+"""How one model is served. Picklable, so that the configuration can be sent to another process."""
 
 import math
 import re
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 
 def cache_bits(mode: CacheMode) -> tuple[int, int]:
-    """Bits of each number in keys, and in values. Raises ModelError."""
+    """Returns the bits of each number in keys, and in values. Raises ModelError."""
     if (pair := re.fullmatch(r"([2-8]),([2-8])", mode)) is not None:
         return int(pair[1]), int(pair[2])
     if mode not in CACHE_BITS:
@@ -57,10 +57,10 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The configuration of one model. Lengths in tokens. Raises ModelError for a value that
-    exllamav2 can't honour.
+    """The configuration of one model. Lengths in tokens. Raises ModelError for a value that can't
+    be honored.
 
-    All fields with a text are settings of the server, with these defaults.
+    All fields with a description are settings of the server, with these defaults.
     """
 
     path: str
@@ -316,12 +316,12 @@ class ModelConfig:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Those of the model, and of its draft model."""
+        """The directories of the model and of its draft model."""
         return (self.path,) if self.draft_model is None else (self.path, self.draft_model)
 
     @property
     def has_source(self) -> bool:
-        """Whether shared engines come and go."""
+        """Whether a source lists the shared engines, so that engines can come and go."""
         return any(map(is_source, self.at))
 
     @property

@@ -1,4 +1,6 @@
-"""One model as the application sees it. Called on request threads; `deliver` on the link's."""
+"""One model as the application sees it. Methods are called on request threads, except `deliver`,
+which is called on the link's threads.
+"""
 
 import threading
 import time
@@ -42,7 +44,7 @@ class Engine:
     """Takes jobs up to a limit and routes each event, by its identifier, to its job's stream."""
 
     def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
-        """Reads the tokenizer; `start` reads the weights. Raises ModelError."""
+        """Reads the tokenizer. `start` later loads the weights. Raises ModelError."""
         self.config = config
         self._read()
         self._grammars: Grammars | None = None
@@ -60,7 +62,9 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """While "recovering" from a failure of the generator it takes jobs, and they wait."""
+        """While the engine is "recovering" from a failure of the generator, it accepts jobs, which
+        wait.
+        """
         return self._standing.state
 
     @property
@@ -75,7 +79,9 @@ class Engine:
 
     @property
     def grammars(self) -> Grammars:
-        """They are made on first use. Meanwhile other threads wait for the GIL, up to 0.5 s."""
+        """The grammars are made on first use. While they are made, other threads wait for the GIL
+        for up to 0.5 s.
+        """
         with self._making:
             self._grammars = self._grammars or Grammars(self.tokenizer)
         return self._grammars
@@ -87,7 +93,7 @@ class Engine:
 
     @property
     def standing(self) -> Standing:
-        """The state that the engine thread has reported. Read only."""
+        """The state that the engine thread has reported. Callers may only read it."""
         return self._standing
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
@@ -132,9 +138,9 @@ class Engine:
 
     @property
     def max_told(self) -> int:
-        """The maximum number of tokens of a text to tokenize or detokenize without generation. It
-        exceeds the context, so that the count shows by how much a prompt is too long. A million
-        tokens would cost too much memory.
+        """The maximum number of tokens of a text to tokenize or detokenize without generation. This
+        exceeds the context, so that the count can show by how much a prompt is too long. It is
+        limited, because a million tokens would take too much memory.
         """
         return max(2 * self.context, MAX_TOLD)
 
@@ -144,8 +150,8 @@ class Engine:
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:
-        """Have `call` called as soon as no job can ever run here again, for any reason. It must not
-        block.
+        """Arrange for `call` to be called as soon as no job can ever run here again, for any
+        reason. `call` must not block.
         """
         self._on_stopped.append(call)
 
@@ -156,16 +162,17 @@ class Engine:
             return self._standing.is_ready
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
-        """Raises what `submit` would for `num_jobs` jobs with at least `prompt_tokens` tokens in
-        all prompts together. Called before the jobs are made. Takes no lock.
+        """Raises the error that `submit` would raise for `num_jobs` jobs whose prompts have at
+        least `prompt_tokens` tokens together. Called before the jobs are made. Takes no lock.
         """
         admission.check_number(num_jobs, self._standing.max_jobs(self.config))
         if (refusal := self._refusal(num_jobs, prompt_tokens)) is not None:
             raise refusal
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
-        """The number of new tokens for a prompt of `prompt_tokens`: `asked`, or else the default as
-        far as the context allows. Raises PromptTooLong, with the numbers, if they don't fit.
+        """Returns the number of new tokens for a prompt of `prompt_tokens` tokens: `asked`, or else
+        the default, limited by the context. Raises PromptTooLong, with the numbers, if the tokens
+        don't fit.
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
@@ -220,7 +227,7 @@ class Engine:
         return True
 
     def drain(self) -> None:
-        """Accept no more jobs; returns at once."""
+        """Stop accepting jobs. Returns at once."""
         with self._changed:
             self._standing.drain()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The errors of the engine, according to whose fault they are.
+"""The errors of the engine, grouped by what is at fault.
 
 EngineError
 ├── ModelError              a model can't be loaded, or brought back: its files, device, memory
@@ -98,7 +98,7 @@ class PromptTooLong(Rejected):
 
 
 class Refused(EngineError):
-    """`retry_after`: seconds after which another try may succeed."""
+    """`retry_after`: seconds after which a retry may succeed."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -153,8 +153,8 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """The error without its traceback, so that it can be kept. Frames hold local variables, even a
-    model.
+    """Returns the error without its traceback, so that it can be kept. The frames of a traceback
+    hold local variables, which may include a model.
     """
     chain: list[BaseException] = [error]
     for one in chain:

@@ -1,4 +1,4 @@
-"""The cost of the masks of jobs, by job and by client. Any thread. No torch."""
+"""What computing masks costs, by job and by client. Any thread. No torch."""
 
 import math
 import threading
@@ -27,12 +27,12 @@ class Bill:
 
     @property
     def debt(self) -> float:
-        """Seconds that the client's jobs have cost in excess."""
+        """Seconds by which the client's jobs have exceeded the allowed cost."""
         return self._bills.debt(self.client)
 
     @property
     def excess(self) -> float:
-        """Seconds beyond MAX_SECONDS a mask."""
+        """Seconds of the job beyond MAX_SECONDS per mask."""
         return max(self.seconds - MAX_SECONDS * self.num_masks, 0.0)
 
     def charge_mask(self, seconds: float) -> None:

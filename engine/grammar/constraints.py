@@ -31,13 +31,13 @@ Alternative = tuple[str, Mapping[str, Any] | bool, str]
 
 
 def json_object() -> Constraint:
-    """Any JSON object."""
+    """Returns a constraint to any JSON object."""
     return json_schema({"type": "object"})
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
-    """JSON that is valid according to `schema`, draft 2020-12 or older. Its properties may be in
-    any order, with spaces as in `spelling.WHITESPACE`. Raises InvalidJob.
+    """JSON that is valid according to `schema`, which follows draft 2020-12 or an older draft. Its
+    properties may be in any order, with spaces as in `spelling.WHITESPACE`. Raises InvalidJob.
     """
     text, _ = _compiled(schema)
     return _grammars({"name": _JSON, "lark_grammar": text})
@@ -87,7 +87,7 @@ def template(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """JSON in a frame, such as tool calls: `opening`, one of `alternatives`, `closing`. With a
+    """JSON in a frame, such as a tool call: `opening`, one of `alternatives`, `closing`. With a
     `separator`, any number of further alternatives may follow, each after a separator. A key of
     `special_ids` stands for the token with that id. Raises InvalidJob.
     """

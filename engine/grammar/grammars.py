@@ -88,7 +88,7 @@ class Grammars:
         return matcher.deep_copy()
 
     def note_use(self, grammar: str, seconds: float) -> None:
-        """A copy of `matcher`'s result has been used for `seconds` of a core."""
+        """Note that a copy of the matcher that `matcher` returned has used `seconds` of a core."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -128,7 +128,9 @@ class Grammars:
             give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
-        """Tokens that end after `text`, by the number of its bytes that come before the token."""
+        """Returns the tokens whose text goes beyond the end of `text`, by the number of bytes of
+        `text` that come before the token.
+        """
         whole = text.encode()
         found: dict[int, list[int]] = {}
         for token_id, piece in enumerate(self.pieces):

@@ -15,7 +15,7 @@ SLICES = [r'[^"\\\x00-\x1F\x7F]' + number for number in ("{1,10}", "{1,30}", "+"
 
 
 def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer:
-    """The tokenizer for grammars, in which no text is a control token. A grammar's "<|im_end|>"
+    """The tokenizer for grammars, in which no text is a control token. In a grammar, "<|im_end|>"
     means ten characters; as a token it would end the turn. Rules name control tokens by their ids.
     Other added tokens are ordinary text.
 
@@ -48,7 +48,7 @@ class _Tokens:
     def __call__(self, text: str) -> list[int]:
         """The tokens of a text that a grammar forces, inside another text."""
         if not isinstance(text, str):
-            raise TypeError("a text is wanted")
+            raise TypeError("a text is needed")
         token_ids = self._tokenizer.encode_within(text)
         return self._longest(text.encode()) if token_ids is None else token_ids
 

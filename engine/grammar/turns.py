@@ -1,5 +1,5 @@
-"""Turns for slow work that holds the GIL, so that it never takes most of the time. Engine
-thread.
+"""Limits slow work that holds the GIL to turns, so that such work never takes most of the time.
+Engine thread.
 """
 
 import time

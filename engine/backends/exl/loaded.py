@@ -38,7 +38,8 @@ class Passes(Protocol):
         """
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in each row of the prompt pass for at least `length` tokens.
+        """Returns the number of tokens in each row of the prompt pass for at least `length`
+        tokens.
         """
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:

@@ -1,4 +1,5 @@
-"""Runs the real ExLlamaV2DynamicGenerator, with one code path for GPU and CPU. Engine thread only.
+"""Runs the real ExLlamaV2DynamicGenerator, with one code path for GPU and CPU. Engine thread
+only.
 """
 
 import gc

@@ -32,7 +32,8 @@ class HeldGenerator(PagingGenerator):
         ]
 
     def held(self) -> list[Exl2Job]:
-        """Returns the jobs whose logits are held, beginning with the job that has waited longest.
+        """Returns the jobs whose logits are held, beginning with the job that has waited
+        longest.
         """
         held = [job for job in self.active_jobs if job.held is not None]
         return sorted(held, key=lambda job: job.held_at)

@@ -43,7 +43,8 @@ def install() -> None:
 
 
 def check_machine(config: ModelConfig) -> None:
-    """Raises ModelError if this machine lacks something that EXL3 models need: a package or a GPU.
+    """Raises ModelError if this machine lacks something that EXL3 models need: a package or a
+    GPU.
     """
     check_installed()
     for number, gpu in chosen(config).items():
@@ -55,8 +56,8 @@ def check_capability(number: int, name: str, capability: tuple[int, int]) -> Non
     if (0, 0) < capability < AMPERE:  # (0, 0): unknown
         found = ".".join(map(str, capability))
         raise ModelError(
-            f"EXL3 needs GPUs of compute capability 8.0 or above, and GPU {number}, {name}, has"
-            f" {found}: name others in `gpus`",
+            f"EXL3 needs GPUs of compute capability 8.0 or above, but GPU {number}, {name}, has"
+            f" {found}: name other GPUs in `gpus`",
             "gpus",
         )
 

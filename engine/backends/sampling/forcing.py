@@ -56,7 +56,8 @@ class TextWatch:
 
     @property
     def begun(self) -> list[int]:
-        """The lengths of those beginnings of the text with which the completion ends, including 0.
+        """The lengths of those beginnings of the text with which the completion ends, including
+        0.
         """
         lengths = range(len(self._tail) + 1)
         return [length for length in lengths if self._tail.endswith(self._text[:length])]

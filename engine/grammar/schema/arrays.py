@@ -18,14 +18,16 @@ class Array:
     most: int | None
 
     def needs(self) -> list[str]:
-        """The rules whose values every such array needs."""
+        """The rules that every such array needs values of."""
         needed = list(self.first[: self.least])
         if self.least > len(self.first) and self.rest is not None:
             needed.append(self.rest)
         return needed
 
     def living(self, is_alive: Callable[[str], bool]) -> "Array | None":
-        """The array, without items that can't have a value; None if there is no such array."""
+        """Returns the array without items that can't have a value; None if there is no such
+        array.
+        """
         if not all(map(is_alive, self.first[: self.least])):
             return None
         first = list(self.first if self.most is None else self.first[: self.most])
@@ -74,7 +76,7 @@ class Array:
 
     @property
     def depth(self) -> int:
-        """How deeply the rules are nested, down to the items' rules."""
+        """Returns how deeply the rules are nested, down to the items' rules."""
         return 1 + len(self.first).bit_length()
 
     @property

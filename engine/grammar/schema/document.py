@@ -1,4 +1,6 @@
-"""A JSON schema with all schemas inside it, which can be found by place and by reference. Pure."""
+"""A JSON schema and all schemas inside it, each of which can be found by place or by reference.
+Pure.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ def refusal(where: str, what: str) -> InvalidJob:
 
 
 def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
-    """Whether the schema admits every value, apart from the keywords `beside`."""
+    """Whether the schema admits every value if the keywords `beside` are ignored."""
     return all(k in _SILENT or k in beside or k.startswith("x-") for k in content)
 
 

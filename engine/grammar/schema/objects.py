@@ -33,7 +33,7 @@ class ObjectForm:
     where: str
 
     def needs(self) -> Iterator[str]:
-        """The rules whose values every such object needs."""
+        """The rules that every such object needs values of."""
         yield from (self.values[name] for name in self.values if name in self.required)
 
     def living(self, is_alive: Callable[[str], bool]) -> "Living | None":

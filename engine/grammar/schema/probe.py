@@ -41,7 +41,9 @@ def is_empty(part: str, terminals: str = "") -> bool:
 
 
 def matching(part: str, texts: Iterable[str]) -> list[str]:
-    """Those of `texts` that the part of a rule admits, spelled as JSON. Raises InvalidJob."""
+    """Returns those of `texts`, spelled as JSON, that the part of a rule admits. Raises
+    InvalidJob.
+    """
     matcher = _matcher(part, "")
     if matcher is None:
         return []

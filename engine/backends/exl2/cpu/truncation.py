@@ -47,7 +47,8 @@ def top_p(probs: Floats, limit: float) -> Indices:
 
 
 def top_a(probs: Floats, factor: float) -> Indices:
-    """Unlike the C++ code, this function and `min_p` never readmit a candidate below the threshold.
+    """Unlike the C++ code, this function and `min_p` never readmit a candidate below the
+    threshold.
     """
     top = float(probs.max())
     return np.flatnonzero(probs >= min(factor * top, 1.0) * top)
@@ -58,7 +59,8 @@ def min_p(probs: Floats, factor: float) -> Indices:
 
 
 def tail_free(probs: Floats, limit: float) -> Indices:
-    """Keep candidates until the normalized second differences of the probabilities sum to `limit`.
+    """Keep candidates until the normalized second differences of the probabilities sum to
+    `limit`.
     """
     if probs.size < 3:
         return np.arange(probs.size)

@@ -35,7 +35,8 @@ def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
 
 
 def seconds(graph: torch.cuda.CUDAGraph, prepare: Callable[[], object]) -> float:
-    """Returns the seconds of a replay, the shortest of NUM_TIMES. Each run begins with `prepare`.
+    """Returns the seconds of a replay, the shortest of NUM_TIMES. Each run begins with
+    `prepare`.
     """
     times: list[float] = []
     for _ in range(NUM_TIMES):

@@ -25,7 +25,8 @@ class Exl2Layers:
     def __init__(
         self, model: Any, cache: Any, page_size: int, products: OwnProducts | None = None
     ) -> None:
-        """`model`: exllamav2's model, which must be loaded. `products`: closed with these layers.
+        """`model`: exllamav2's model, which must be loaded. `products`: closed with these
+        layers.
         """
         self._products = products
         self._model = model

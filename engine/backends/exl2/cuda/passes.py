@@ -92,7 +92,8 @@ class CapturedPasses:
         )
 
     def capture(self, vocab_size: int) -> None:
-        """Capture and measure the graphs. The cache must be unused, because page 0 is overwritten.
+        """Capture and measure the graphs. The cache must be unused, because page 0 is
+        overwritten.
         """
         stream, lock = capturing(self._device.index)
         self._inputs.forget()
@@ -223,7 +224,8 @@ class CapturedPasses:
         return self._draws.run(self._last, settings)
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in each row of the prompt pass for at least `length` tokens.
+        """Returns the number of tokens in each row of the prompt pass for at least `length`
+        tokens.
         """
         return self._prompts.fit(length)
 

@@ -80,7 +80,8 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in a row of the smallest pass for at least `length` tokens.
+        """Returns the number of tokens in a row of the smallest pass for at least `length`
+        tokens.
         """
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 

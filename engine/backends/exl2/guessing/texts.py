@@ -29,7 +29,8 @@ class OwnTexts:
                 left -= end - start
 
     def rate(self, job: Exl2Job) -> float:
-        """Returns how often the next token was the expected one; 0.0 if no token is expected now.
+        """Returns how often the next token was the expected one; 0.0 if no token is expected
+        now.
         """
         text = self._texts.get(job)
         return text.rate if text is not None and len(text) == job.num_tokens else 0.0

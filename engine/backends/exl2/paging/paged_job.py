@@ -1,4 +1,5 @@
-"""The pages of a job, which it takes as its text grows, and releases when another job needs them.
+"""The pages of a job, which it takes as its text grows, and releases when another job needs
+them.
 """
 
 import logging
@@ -57,7 +58,8 @@ class PagedJob(PromptJob):
         return min(self.num_found // len(self.sequences), len(self.job.prompt))
 
     def freeze_progress(self) -> None:
-        """Called when pages are released. The reported progress of the prompt then stays as it is.
+        """Called when pages are released. The reported progress of the prompt then stays as it
+        is.
         """
         if self.is_decoding:
             self._num_told = self.job.num_prompt_tokens

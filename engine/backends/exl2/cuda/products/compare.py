@@ -1,4 +1,5 @@
-"""Compares our matrix products with exllamav2's, before and after ours replace them. Engine thread.
+"""Compares our matrix products with exllamav2's, before and after ours replace them. Engine
+thread.
 """
 
 from collections.abc import Sequence
@@ -77,7 +78,8 @@ def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @torch.inference_mode()
 def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> torch.Tensor:
-    """Returns the logits after a few tokens, in float32. Overwrites the first pages of the cache.
+    """Returns the logits after a few tokens, in float32. Overwrites the first pages of the
+    cache.
     """
     rows = min(NUM_ROWS, cache.max_seq_len // page_size)
     generator = torch.Generator().manual_seed(0)

@@ -74,7 +74,8 @@ class Kernel:
         self._shared = PLAIN_SHARED
 
     def resident_blocks(self, threads: int, shared: int) -> int:
-        """Returns the number of blocks that a multiprocessor can hold; 0 if one block is too large.
+        """Returns the number of blocks that a multiprocessor can hold; 0 if one block is too
+        large.
         """
         if shared > self._shared:
             if _driver().cuFuncSetAttribute(self._function, MAX_SHARED, shared):

@@ -1,4 +1,5 @@
-"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products, and why.
+"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products, and
+why.
 """
 
 from collections.abc import Sequence
