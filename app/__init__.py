@@ -25,8 +25,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports names on first use, so that commands that need one module of this package don't
-    import Flask.
+    """Imports each name on first use, so that a command that needs only one module of this package
+    does not import Flask.
     """
     if name in __all__:
         import switchyard

@@ -67,11 +67,12 @@ def install(
     is_own: bool = False,
     check_host: Callable[[], Any] | None = None,
 ) -> None:
-    """Adds the API to `app`, over models that the caller starts.
+    """Adds the API to `app`. The API uses models that the caller starts.
 
-    It handles only the errors of its own routes. `check_host` is called before API keys are
-    checked, `before_request` after that. `is_own`: `app` is the server's own. A host application
-    without `url_prefix` gets no short paths such as `/health`, because it may have its own.
+    The API handles only the errors of its own routes. `check_host` is called before API keys are
+    checked, and `before_request` is called after that check. `is_own`: whether `app` is the
+    server's own. A host application without `url_prefix` gets no short paths such as `/health`,
+    because it may have such paths itself.
     """
     api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     if check_host is not None:
@@ -112,7 +113,9 @@ def install(
 
 
 def _make_unprefixed() -> flask.Blueprint:
-    """Second rules for views under /v1, without the prefix. The OpenAPI document omits them."""
+    """Adds a second rule without the prefix for each view under /v1. The OpenAPI document omits
+    these rules.
+    """
     blueprint = flask.Blueprint("switchyard_unprefixed", __name__)
 
     def add(state: flask.blueprints.BlueprintSetupState) -> None:
@@ -134,7 +137,7 @@ def _make_unprefixed() -> flask.Blueprint:
 
 def refuse_other_methods(app: flask.Flask) -> None:
     """Adds a rule for all other methods to each path of the API. Without these rules, the host
-    application would handle the error, outside of the blueprint.
+    application would handle the error outside the blueprint.
     """
     allowed: dict[str, set[str]] = {}
     for rule in app.url_map.iter_rules():
@@ -155,8 +158,8 @@ def refuse_other_methods(app: flask.Flask) -> None:
 
 
 def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
-    """Adds a rule for all other paths below the prefix, which otherwise get the host's error page.
-    The host's own rules there take precedence.
+    """Adds a rule for all other paths below the prefix. Without this rule, they would get the
+    host's error page. The host's own rules below the prefix take precedence.
     """
 
     @needs("public")
@@ -170,7 +173,7 @@ def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
 def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:
-    """The models of the settings, not yet started. Raises engine.ModelError."""
+    """The models that the settings name, not yet started. Raises engine.ModelError."""
     served = settings.served()
     if more.setdefault("open", open_tried) is open_tried:
         try_all(served)  # those that fail fail again when they are opened
@@ -187,7 +190,8 @@ def open_models(
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
-    """The services of one application. `terminate` ends the server as SIGTERM does, now or soon.
+    """The services of one application. `terminate` ends the server as SIGTERM does, immediately or
+    soon.
 
     Raises SettingsError if the file of keys or the ledger can't be used.
     """
@@ -232,7 +236,7 @@ def open_services(
 
 
 def _show_models(services: Services) -> None:
-    """Limits the models of the current request to those that its key may use."""
+    """Limits the models of the current request to those that the request's API key may use."""
     account = account_of(flask.request.environ)
     if account is None or account.quota is None:
         return
@@ -243,9 +247,10 @@ def _show_models(services: Services) -> None:
 
 
 def _leave(services: Services, error: BaseException | None) -> None:
-    """Leaves the gate at the end of a request that was not submitted, and releases its leases.
+    """Leaves the gate at the end of a request that was not submitted, and releases the request's
+    leases.
 
-    Also forgets stored responses whose time is over, after any request.
+    Also deletes expired stored responses, after any request.
     """
     services.stored.forget_old()
     submit.leave()

@@ -1,4 +1,4 @@
-"""All settings of the server: switchyard.toml, then the environment; read once, at start."""
+"""All settings of the server, read once at the start from switchyard.toml and the environment."""
 
 import difflib
 import re
@@ -52,57 +52,57 @@ class Settings(OperationSettings, TableSettings):
         0.0,
         ge=0,
         le=86400,
-        description="Seconds to wait at start while another server listens at `bind`; then the"
-        " server exits.",
+        description="Seconds to wait at the start if another server listens at `bind`. After that,"
+        " the start fails.",
     )
     presets: dict[str, dict[str, Any]] = Field(
         default={},
-        description="Sets of sampling parameters, by name, for a request's `preset`: in the"
-        " file a table `[presets.NAME]` of parameters of the API.",
+        description="Sets of sampling parameters, by name, for a request's `preset`. In the file,"
+        " each is a table `[presets.NAME]` of parameters of the API.",
     )
     clamp_max_tokens: bool = Field(
         True,
-        description="Reduce a `max_tokens` that doesn't fit the context beside the prompt, and"
-        " name it in the header `X-Switchyard-Ignored`. False: refuse it.",
+        description="True: a `max_tokens` that doesn't fit the context together with the prompt is"
+        " reduced, and named in the header `X-Switchyard-Ignored`. False: the request is refused.",
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="What happens to unknown parameters: `refuse`, or `ignore` and name them in"
-        " the header `X-Switchyard-Ignored`.",
+        description="How to treat unknown parameters: `refuse` them, or `ignore` them and name them"
+        " in the header `X-Switchyard-Ignored`.",
     )
     max_body_bytes: int = Field(
         0,
         ge=0,
-        description="Maximum request body, in bytes; a larger one gets 413. 0: 32 for each token of"
-        " the model's context, at least 1 MiB.",
+        description="Maximum size of a request body, in bytes; a larger one gets status 413. 0: 32"
+        " bytes for each token of the model's context, but at least 1 MiB.",
     )
     heartbeat: float = Field(
         5.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds of silence after which a stream gets a comment line, so that proxies"
-        " keep it open and leaving clients are noticed.",
+        description="Seconds of silence after which a comment line is sent on a stream, so that"
+        " proxies keep it open and the server notices clients that have left.",
     )
     queue_timeout: float = Field(
         300.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may wait for its first job to start; then 408."
-        " 0: no limit.",
+        description="Seconds that a request may wait for its first job to start; after that, it"
+        " gets status 408. 0: no limit.",
     )
     first_token_timeout: float = Field(
         600.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may wait for its first token, including the wait for"
-        " its turn; then 408. 0: no limit.",
+        description="Seconds that a request may wait for its first token, including the time in the"
+        " queue; after that, it gets status 408. 0: no limit.",
     )
     total_timeout: float = Field(
         3600.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may take, and the maximum for its"
-        " `timeout`. 0: no limit.",
+        description="Seconds that a request may take in total, and the maximum for its `timeout`."
+        " 0: no limit.",
     )
     resume_timeout: float = Field(
         0.0,
@@ -122,7 +122,8 @@ class Settings(OperationSettings, TableSettings):
         30.0,
         ge=0.1,
         le=86400,
-        description="Seconds in which a request's whole body must have arrived; else 408.",
+        description="Seconds within which a request's whole body must arrive; otherwise the"
+        " request gets status 408.",
     )
     send_timeout: float = Field(
         30.0,
@@ -134,8 +135,8 @@ class Settings(OperationSettings, TableSettings):
     reserve_threads: int = Field(
         16,
         ge=1,
-        description="Request threads beyond one for each job and each WebSocket, for health checks"
-        " and refusals.",
+        description="Request threads for health checks and refusals, in addition to one for each"
+        " job and each WebSocket.",
     )
     max_websockets: int = Field(
         32,
@@ -160,13 +161,13 @@ class Settings(OperationSettings, TableSettings):
     )
     allowed_hosts: list[str] = Field(
         [],
-        description='Names that requests over TCP may have in `Host`, without a port; `["*"]`: any.'
-        " Empty: `localhost`, `127.0.0.1` and `[::1]` where the server listens on loopback only,"
-        " else any.",
+        description="Names, without a port, that requests over TCP may have in `Host`;"
+        ' `["*"]`: any. Empty: `localhost`, `127.0.0.1` and `[::1]` if the server listens only on'
+        " loopback, otherwise any.",
     )
     cors_origins: list[str] = Field(
         [],
-        description="Origins of web pages whose browsers may use the server, such as"
+        description="Origins of web pages that may use the server from a browser, such as"
         ' `["https://example.org"]`; `["*"]`: all. Pages of the server\'s own origin are always'
         " allowed.",
     )
@@ -228,7 +229,7 @@ class Settings(OperationSettings, TableSettings):
         return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:
-        """The settings with defaults that depend on the context, of `context` tokens."""
+        """The settings, with the defaults that depend on the context length of `context` tokens."""
         if self.max_body_bytes:
             return self
         return self.model_copy(update={"max_body_bytes": max(32 * context, 1 << 20)})
@@ -240,7 +241,7 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def num_threads(self) -> int:
-        """The number of request threads: one for each job and each WebSocket, and the reserve."""
+        """The number of request threads: one for each job and each WebSocket, plus the reserve."""
         return self.max_jobs + self.max_websockets + self.reserve_threads
 
 

@@ -34,13 +34,13 @@ class LoraSettings(pydantic.BaseModel, extra="forbid"):
 
 
 class ModelSettings(pydantic.BaseModel):
-    """The settings of one model. Each option of `ModelConfig` has one by its name; `path`'s is
-    `model`.
+    """The settings of one model. Each option of `ModelConfig` has a setting of the same name,
+    except that the setting for `path` is called `model`.
     """
 
     model: str = Field(
         DEFAULT_MODEL,
-        description="Directory of the model. Default: the project's own, `models/demo`.",
+        description="Directory of the model. Default: the project's demo model, `models/demo`.",
     )
     name: str | None = Field(
         None, description="The model's name for clients. Default: the directory's name."
@@ -85,15 +85,17 @@ class ModelSettings(pydantic.BaseModel):
         "auto",
         description="Syntax of the model's tool calls: "
         + ", ".join(f"`{name}`" for name in FORMATS)
-        + ", or `auto`: as its chat template shows.",
+        + ", or `auto`: the syntax that its chat template shows.",
     )
     reasoning_start: str = Field(
         "<think>",
         description="Start tag of the model's thoughts, at the beginning of its answer or at the"
-        " end of the prompt. Empty: thoughts are not split off.",
+        " end of the prompt. Empty: thoughts are not separated from the text.",
     )
     reasoning_end: str = Field(
-        "</think>", description="End tag of thoughts. Empty: thoughts are not split off."
+        "</think>",
+        description="End tag of the model's thoughts. Empty: thoughts are not separated from the"
+        " text.",
     )
 
     @pydantic.field_validator("model")
@@ -106,7 +108,9 @@ class ModelSettings(pydantic.BaseModel):
     @pydantic.field_validator("cache_mode", mode="before")
     @classmethod
     def _with_pairs(cls, value: Any) -> Any:
-        """In a variable, commas are between modes, and inside pairs of bits."""
+        """Splits an environment variable at the commas between modes, but not at those inside pairs
+        of bits.
+        """
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             return value
         found = re.findall(r"\d+ *, *\d+|[^,]+", ",".join(value))

@@ -102,10 +102,10 @@ _RANDOM = re.compile("[0-9a-f]{32}")  # of a response's identifier
 
 
 def without_identifiers(message: str) -> str:
-    """A message for all clients, without identifiers of responses.
+    """A message that all clients may see, without identifiers of responses.
 
-    A backend's exception may name one client's response; with the identifier another client could
-    read the stream.
+    A backend's exception may contain the identifier of one client's response, with which another
+    client could read the stream.
     """
     return _RANDOM.sub("…", message)
 
@@ -161,7 +161,7 @@ def describe(error: Exception) -> Described:
 
 
 def _too_long(error: engine.PromptTooLong) -> str:
-    """The message in the words that OpenAI's clients recognise."""
+    """The message, in words that OpenAI's clients recognize."""
     bound = "" if error.is_whole else "at least "
     asked = f"the prompt has {bound}{error.prompt_tokens} tokens"
     if error.new_tokens:
@@ -183,7 +183,9 @@ _NUMBERS = re.compile(
 
 
 def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
-    """The error of a message by `_too_long`, which other servers write too, or of another one."""
+    """The error for a message. It includes the numbers if the message has the form that `_too_long`
+    and other servers write.
+    """
     found = _NUMBERS.match(message)
     if found is None:
         return engine.PromptTooLong(message, param)
@@ -201,7 +203,9 @@ def _wait(seconds: float) -> dict[str, str]:
 
 
 def _whole_seconds(seconds: float) -> str:
-    """Whole seconds, at most two minutes: for longer waits OpenAI's clients don't retry at all."""
+    """The wait in whole seconds, at most two minutes, because OpenAI's clients don't retry at all
+    after longer waits.
+    """
     return str(math.ceil(min(max(seconds, 1), 120)))
 
 
@@ -212,7 +216,8 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
-    """Lets `describe` make the response to each error of an application or blueprint."""
+    """Makes an application or blueprint answer each error with the response that `describe` makes.
+    """
     handler = functools.partial(respond, describe)
     # An application's handler of a code comes before a blueprint's handler of Exception.
     for code in werkzeug.exceptions.default_exceptions:

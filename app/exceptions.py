@@ -22,7 +22,8 @@ from switchyard.errors import SwitchyardError
 class BadRequest(SwitchyardError):
     """The request can't be understood or honoured.
 
-    `param`: the parameter at fault. `details`: what a wire format adds to the message.
+    `param`: the parameter that caused the error. `details`: additions of a wire format to the
+    message.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class BadRequest(SwitchyardError):
 
 
 class ClientGone(SwitchyardError, ConnectionResetError):
-    """The client has left. A WSGI server raises the same base class when a write fails."""
+    """The client has left. WSGI servers raise the base class, ConnectionResetError, when a write
+    fails.
+    """
 
     def __init__(self) -> None:
         super().__init__(errno.ECONNRESET, "the client has left")

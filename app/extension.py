@@ -30,15 +30,15 @@ HOST = f"{KEY}_host"  # in an application's extensions: its `Local` or `Remote`
 class Switchyard:
     """Adds the API to a Flask application, and the model to its views.
 
-    The model is loaded at the first request for text, or by `start`, so a fork before that does no
-    harm. Applications of one process with the same configuration share it. A setting is taken from
-    the first of these that has it: arguments, `app.config` (as SWITCHYARD_MODEL), the environment,
-    switchyard.toml.
+    The model is loaded at the first request for text, or by `start`, so the process may fork before
+    then. Applications of one process with the same configuration share the model. A setting is
+    taken from the first of these that has it: arguments, `app.config` (as SWITCHYARD_MODEL), the
+    environment, switchyard.toml.
 
     `url`: the address of a Switchyard server whose models are used, for applications of several
-    processes. Then nothing is loaded here, and requests under `url_prefix` are passed on. `key`:
-    the API key for `generate` and `stream`. Both may also come from `app.config` and the
-    environment.
+    processes. With `url`, this process loads no model, and passes requests below `url_prefix` on to
+    that server. `key`: the API key for `generate` and `stream`. `url` and `key` may also come from
+    `app.config` and the environment.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Switchyard:
         before_request: Callable[[], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """`before_request`: called before each request of the API, like Flask's; a value that it
-        returns is the response. `settings`: settings by name. Raises SettingsError, and as
-        `init_app`.
+        """`before_request`: called before each request of the API, like Flask's `before_request`;
+        if it returns a value, that value is the response. `settings`: settings by name. Raises
+        SettingsError, and what `init_app` raises.
         """
         if url_prefix and not url_prefix.startswith("/"):
             raise SettingsError(f"url_prefix: {url_prefix!r} must begin with a slash", "url_prefix")
@@ -67,10 +67,10 @@ class Switchyard:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Adds the extension to `app`. Loads nothing yet.
+        """Adds the extension to `app`. Loads no model yet.
 
         Raises SettingsError, including for a wrong key file; engine.ModelError for a missing model;
-        RuntimeError for a second extension on one application.
+        RuntimeError for a second extension in one application.
         """
         if HOST in app.extensions:
             raise RuntimeError(
@@ -106,8 +106,8 @@ class Switchyard:
     def close(self, drain: float | None = None) -> bool:
         """Releases the models, unless another application of the process uses them.
 
-        Waits for their jobs, for `drain` seconds at most; by default the setting `grace`. Requests
-        are refused until the next `start`. Returns whether all was released.
+        Waits for the models' jobs, for `drain` seconds at most; the default is the setting `grace`.
+        Requests are refused until the next `start`. Returns whether everything was released.
         """
         return self._host().close(drain)
 
@@ -130,10 +130,11 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> Result:
-        """A completion of `prompt`, or the answer to `messages`. `parameters` are as in requests.
-        Waits for the model to load and for the whole text. Raises BadRequest or engine.Rejected for
-        a wrong parameter, engine.Refused if there is no room, engine.Failure for a failed
-        generation, TimedOut, and ClientGone if the client of the current request has left.
+        """A completion of `prompt`, or the answer to `messages`. `parameters` are those of
+        requests. Waits for the model to load and for the whole text. Raises BadRequest or
+        engine.Rejected for a wrong parameter, engine.Refused if there is no room, engine.Failure
+        for a failed generation, TimedOut, and ClientGone if the client of the current request has
+        left.
         """
         with self._host().stream(asked(prompt, messages, parameters), is_patient=True) as stream:
             for _ in stream:
@@ -148,8 +149,8 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> TextStream:
-        """Like `generate`, but piece by piece. Waits for the first piece, and raises any error
-        before it. The iteration raises later errors.
+        """Like `generate`, but yields the text piece by piece. Waits for the first piece, and
+        raises any error that occurs before it. Later errors are raised during the iteration.
         """
         stream = self._host().stream(asked(prompt, messages, parameters), is_patient=False)
         stream.wait()
@@ -164,9 +165,9 @@ class Switchyard:
     ) -> int:
         """The number of prompt tokens of `prompt`, or of `messages` in the model's template.
 
-        `parameters`: those of a chat, such as `chat_template_kwargs`; of a `prompt` only `model`.
-        Works while the model loads. Raises BadRequest, engine.Rejected, engine.ModelNotFound; in
-        client mode also as `generate`.
+        `parameters`: with `messages`, those of a chat, such as `chat_template_kwargs`; with
+        `prompt`, only `model`. Works while the model loads. Raises BadRequest, engine.Rejected,
+        engine.ModelNotFound; in client mode, also what `generate` raises.
         """
         return self._host().count(asked(prompt, messages, parameters))
 
@@ -209,7 +210,7 @@ class Switchyard:
 
 
 def _end_of_visit(error: ClientGone) -> tuple[str, int]:
-    """The answer to a visitor who has left, which only the access log shows."""
+    """The answer to a client that has left. Only the access log shows its status."""
     return "", PLAIN_KINDS[ClientGone].status
 
 

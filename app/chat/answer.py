@@ -28,19 +28,19 @@ class Answer(Choice):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all further text is plain: no thoughts, no calls."""
+        """Whether all further text is plain, without thoughts or calls."""
         return self._parser.is_plain
 
     @property
     def is_in_call(self) -> bool:
-        """Whether the answer is, or has ended, inside the arguments of a call."""
+        """Whether the answer is inside the arguments of a call, or has ended there."""
         return self._parser.is_in_call
 
     @property
     def finish_reason(self) -> str:
-        """The engine's finish reason, or "tool_calls". Empty while the answer continues.
+        """The engine's finish reason, or "tool_calls". Empty until the answer ends.
 
-        An answer that `end` ended is "cancelled" for the engine, and "tool_calls" here.
+        If `end` ended the answer, the engine's reason is "cancelled", and this one is "tool_calls".
         """
         if self.finished is None:
             return ""
@@ -55,7 +55,7 @@ class Answer(Choice):
         self.parts += self.read(event)
 
     def read(self, event: engine.JobEvent) -> list[Part]:
-        """The parts that the event completes. For streams, which don't `add` events."""
+        """The parts that the event completes. Streams call this method instead of `add`."""
         parts: list[Part] = []
         match event:
             case engine.Chunk():

@@ -1,4 +1,4 @@
-"""Constraints for tool calls: required calls, and arguments valid by their schemas."""
+"""Constraints for tool calls: required calls, and arguments that match their schemas."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,12 @@ from switchyard.app.parts.weight import SCHEMA, weigh
 def constraint(
     offer: Offer, format: CallFormat, model: engine.Engine, form: engine.Constraint | None
 ) -> engine.Constraint | None:
-    """The constraint for the tools of a request; None if it needs none. Raises InvalidJob.
+    """The constraint for the tools of a request; None if the request needs no constraint. Raises
+    InvalidJob.
 
-    With a required call: calls only. With a `form`: calls, or an answer of that form. Otherwise
-    with a strict function: any text, in which calls match their schemas.
+    If a call is required, the constraint allows only calls. With a `form`, it allows calls, or an
+    answer of that form. Otherwise, if a function is strict, it allows any text in which calls match
+    their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
     if not functions:
@@ -60,8 +62,8 @@ def _schemas(
 ) -> Iterator[Schema]:
     """The schema of each function's arguments.
 
-    A function that isn't strict gets its schema only if the engine can enforce it, and can compile
-    it together with the others in time. Otherwise any object is valid.
+    The schema of a function that isn't strict is used only if the engine can enforce it, and can
+    compile it together with the other schemas in time. Otherwise any object is valid.
     """
     schemas = [f.schema_of_arguments for f in functions if f.strict or must_be_valid]
     weigh(SCHEMA * len(json.dumps(schemas)))
@@ -80,7 +82,7 @@ def _schemas(
 
 
 def _can_be_enforced(schema: Schema, seconds: float, model: engine.Engine) -> bool:
-    """Whether the engine can compile the schema, in an estimated time of at most `seconds`."""
+    """Whether the engine can compile the schema in an estimated time of at most `seconds`."""
     try:
         if engine.constraints.seconds_to_compile(schema) > seconds:
             return False

@@ -42,10 +42,10 @@ class CalledTool(Object):
     place: ClassVar[str] = "messages.tool_calls"
     neutral: ClassVar[Table] = {"provider_specific_fields": ANY, "extra_content": ANY}
 
-    id: str = Field(description="The id that a result of the call repeats.")
+    id: str = Field(description="The id, which a result of the call repeats.")
     type: Literal["function"] = Field("function", description="Other types are refused.")
     function: CalledFunction = Field(description="What was called.")
-    index: int | None = Field(None, description="Without effect; some clients send it back.")
+    index: int | None = Field(None, description="Has no effect; some clients send it back.")
 
 
 class Message(Object):
@@ -62,7 +62,7 @@ class Message(Object):
     }
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
-        description="The author. `developer` is `system` to chat templates that don't know it."
+        description="The author. Chat templates that don't know `developer` get `system` instead."
     )
     content: (
         Annotated[
@@ -128,7 +128,7 @@ class Message(Object):
 
 
 def _arguments(text: str) -> Any:
-    """The object in a JSON text. A text that is not an object was cut off, and is returned
+    """The object in a JSON text. If the text is not an object, it was cut off, and is returned
     unchanged.
     """
     try:

@@ -1,4 +1,5 @@
-"""Builds the prompt of a chat, and what its answer needs: parser, constraint. Request threads."""
+"""Builds the prompt of a chat, with the parser and the constraint for its answer. Request threads.
+"""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -63,7 +64,8 @@ class Prompt:
 
 
 class Prompts:
-    """Prompts for one model, by its chat template and its settings for thoughts and tools."""
+    """Builds prompts for one model from its chat template and its settings for thoughts and tools.
+    """
 
     def __init__(
         self, model: engine.Engine, template: ChatTemplate, settings: ModelSettings
@@ -86,13 +88,13 @@ class Prompts:
 
     @property
     def has_thoughts(self) -> bool:
-        """Whether the chat template has the tags that the settings name for thoughts."""
+        """Whether the chat template has the tags that the settings name as those of thoughts."""
         return all(self._tags) and self._tags.start in self._template.source
 
     def max_calls(self, request: Chat) -> int | None:
         """The maximum number of calls in an answer. If the chat template allows one call per
-        message, this is one, because the model was trained that way, unless the client requests
-        several.
+        message, the maximum is 1, because the model was trained that way, unless the client
+        requests several calls.
         """
         offer = request.offer
         takes_two = self._template.chosen(has_tools=True).traits.takes_two_calls
@@ -147,15 +149,15 @@ class Prompts:
         )
 
     def encode(self, request: Chat, max_tokens: int) -> tuple[int, ...]:
-        """The tokens of the prompt alone. Raises InvalidJob, PromptTooLong."""
+        """The tokens of the prompt. Raises InvalidJob, PromptTooLong."""
         text = self.render(request, max_tokens)
         return self._model.tokenizer.encode_template(text, max_tokens)
 
     def render(self, request: Chat, max_tokens: int) -> str:
         """The text of the prompt, escaped for the tokenizer.
 
-        Raises InvalidJob. Raises PromptTooLong before any work if the length alone shows that it
-        has more than `max_tokens`.
+        Raises InvalidJob. Raises PromptTooLong before any work if the text is so long that it must
+        have more than `max_tokens`.
         """
         self._model.tokenizer.check_length("".join(_texts(request)), max_tokens)
         tools = [tool.template_form() for tool in request.offer.tools]
@@ -187,7 +189,7 @@ class Prompts:
     def _with_own_tags(
         self, template: ChatTemplate, messages: list[Message], continues: bool, escape: Escape
     ) -> list[Message]:
-        """The messages, in which the tags of the assistant's own thoughts remain tags where that
+        """The messages. The tags of the assistant's own thoughts are left unescaped if this
         matters.
         """
         if not all(self._tags):
@@ -206,7 +208,9 @@ class Prompts:
         tools: list[dict[str, Any]],
         escape: Escape,
     ) -> tuple[list[Message], list[dict[str, Any]]]:
-        """The conversation, with everything that the template doesn't write as text in messages."""
+        """The conversation, in which everything that the template doesn't write is text in
+        messages.
+        """
         traits, format = template.traits, self._format(template)
         is_known = format is not None
         format = format or GENERIC
@@ -223,9 +227,9 @@ class Prompts:
         return self._set_format or template.traits.format
 
     def _with_thoughts(self, text: str) -> str:
-        """The prompt, ending inside thoughts. Otherwise the forced end of thoughts could occur in
-        an answer without thoughts. Raises InvalidJob if the template has no thoughts, or closes
-        them in the prompt.
+        """The prompt, ending inside thoughts. If the prompt did not end inside thoughts, the forced
+        end of thoughts could occur in an answer without thoughts. Raises InvalidJob if the template
+        has no thoughts, or closes them in the prompt.
         """
         tags = self._tags
         if not self.has_thoughts:
@@ -239,9 +243,9 @@ class Prompts:
 
 
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
-    """The template's variables from the request.
+    """The variables for the template that the request sets.
 
-    Switches for thinking that have no effect are noted for `X-Switchyard-Ignored`. Raises
+    Switches for thinking that have no effect are listed in `X-Switchyard-Ignored`. Raises
     InvalidJob for any other variable without effect.
     """
     variables = dict(request.chat_template_kwargs)

@@ -1,5 +1,5 @@
 """The parameters of a chat request, in OpenAI's form. Requests of other chat formats are converted
-to it.
+to this form.
 """
 
 import functools
@@ -59,8 +59,8 @@ class Chat(Scored, HowToThink):
         min_length=1,
         fail_fast=True,
         json_schema_extra={"maxItems": MAX_MESSAGES},
-        description=f"The conversation, of at most {MAX_PARTS:,} parts, which is rendered by the"
-        " model's own chat template. Refused if the template refuses it, or if longer than the"
+        description=f"The conversation, of at most {MAX_PARTS:,} parts, which the model's own chat"
+        " template renders. Refused if the template refuses it, or if it is longer than the"
         " context.",
     )
     max_completion_tokens: Tokens | None = Field(
@@ -84,10 +84,9 @@ class Chat(Scored, HowToThink):
     )
     tool_choice: ToolChoice | None = Field(
         None,
-        description="`none`: the model doesn't see the tools; `auto`: it may call some;"
-        " `required`: it must call at least one. A function: the model must call it once."
-        " `allowed_tools`: the model sees only these. Refused without tools, except for `none` and"
-        " `auto`.",
+        description="`none`: the model doesn't see the tools; `auto`: it may call some; `required`:"
+        " it must call at least one. A function: the model must call it once. `allowed_tools`: the"
+        " model sees only these tools. Refused without tools, except for `none` and `auto`.",
     )
     parallel_tool_calls: bool = Field(
         True,
@@ -98,7 +97,9 @@ class Chat(Scored, HowToThink):
         True, description="False: thoughts stay in the text, as the model writes them."
     )
     include_reasoning: bool = Field(True, description="False: the answer doesn't include thoughts.")
-    thinking: ThinkingSwitch | None = Field(None, description="The same. Refused if they differ.")
+    thinking: ThinkingSwitch | None = Field(
+        None, description="The same as `enable_thinking`. Refused if they differ."
+    )
     add_generation_prompt: bool | None = Field(
         None,
         description="False: the prompt ends with the last message, without the beginning of an"
@@ -125,7 +126,7 @@ class Chat(Scored, HowToThink):
             raise ValueError(f"must be at most {MAX_MESSAGES}")
         contents = [item.get("content") for item in value if isinstance(item, dict)]
         if sum(len(c) for c in contents if isinstance(c, list)) > MAX_PARTS:
-            raise ValueError(f"must have at most {MAX_PARTS} parts together")
+            raise ValueError(f"must have at most {MAX_PARTS} parts in total")
         return value
 
     def check(self) -> None:
@@ -170,7 +171,9 @@ class Chat(Scored, HowToThink):
 
     @functools.cached_property
     def offer(self) -> Offer:
-        """The tools shown to the model. Raises BadRequest if `tool_choice` doesn't fit `tools`."""
+        """The tools that the model is shown. Raises BadRequest if `tool_choice` doesn't fit
+        `tools`.
+        """
         return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property

@@ -1,4 +1,5 @@
-"""The sandbox of chat templates. Templates come with models: one may be hostile, or loop forever.
+"""The sandbox of chat templates. Templates come with models, so a template may be hostile or loop
+forever.
 
 Only this module and `template` import jinja2.
 """
@@ -59,8 +60,9 @@ class _State(threading.local):
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A jinja2 environment with limits. Any thread may render; threads share no state.
 
-    It checks the time at calls and in loops, since a template without either ends by itself. It
-    also checks the size of each list, and of each result of an operator, filter or call.
+    The sandbox checks the time at calls and in loops, because a template without calls and loops
+    ends by itself. The sandbox also checks the size of each list, and of each result of an
+    operator, filter or call.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -71,7 +73,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._state = _State()
 
     def bound_filters(self) -> None:
-        """Limits all filters. Call it after the last filter has been added."""
+        """Limits all filters. Call this method after the last filter has been added."""
         self.filters = {name: self._bounded(f, name) for name, f in self.filters.items()}
         self.filters["_watched"] = self._watched
         self.filters["_kept"] = self._kept
@@ -119,7 +121,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super()._generate(_Watch().visit(source), *args, **options)
 
     def _watched(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items of a loop. Checks the clock at each of them."""
+        """The items of a loop. Checks the clock at each item."""
         for item in items:
             self._look()
             yield item
@@ -209,7 +211,7 @@ def _limit(value: Any) -> int:
 
 def _size(value: Any) -> int:
     """The approximate length of the value as text, in characters, even if its lists share items.
-    Includes the depth of items, by which JSON is indented. Stops soon after MAX_LENGTH.
+    Includes the depth of items, because JSON is indented by depth. Stops soon after MAX_LENGTH.
     """
     size, weight = 0, _ITEM
     level: list[Iterable[Any]] = [(value,)]

@@ -50,11 +50,11 @@ class Conversation:
 
 
 class ChatTemplate:
-    """Renders prompts, with the functions that `apply_chat_template` offers a template."""
+    """Renders prompts. Templates may use the functions that `apply_chat_template` offers."""
 
     def __init__(self, model_dir: engine.ModelDir, name: str = "default") -> None:
-        """The template of that name. A broken template is not an error here, because completions
-        don't need one. `render` reports it.
+        """Uses the template of that name. A broken template is not an error here, because
+        completions don't need a template. `render` reports the error.
         """
         found = model_dir.chat_templates.get(name)
         self.source = "" if found is None else found.text
@@ -91,7 +91,7 @@ class ChatTemplate:
 
     def check_variables(self, names: Iterable[str], param: str) -> None:
         """Raises engine.InvalidJob for variables that are reserved, or that the template ignores.
-        `param`: the parameter with the variables.
+        `param`: the name of the parameter that holds the variables.
         """
         for name in names:
             if name in _OWN:

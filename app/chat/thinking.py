@@ -30,9 +30,9 @@ class HowToThink(Parameters):
         None,
         ge=0,
         lt=2**31,
-        description="Maximum tokens of thoughts: their end is then forced. If the chat template"
-        " leaves it to the model to begin its thoughts, the prompt then begins them. Refused if"
-        " the template ends thoughts in the prompt, or has none.",
+        description="Maximum number of tokens in the thoughts, whose end is then forced. If the"
+        " chat template leaves it to the model to begin its thoughts, the prompt begins them"
+        " instead. Refused if the template ends thoughts in the prompt, or has no thoughts.",
     )
     chat_template_kwargs: Annotated[dict[str, Any], Called(others=("template_vars",))] = Field(
         default={},
@@ -49,12 +49,13 @@ class HowToThink(Parameters):
 
     @property
     def said_names(self) -> dict[str, str]:
-        """The names that the client used for those and for `response_format`."""
+        """The client's names for the parameters for thinking and for `response_format`."""
         return {name: self._said[name] for name in _NAMED if name in self._said}
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-        """`nested`: values that the format has at other `places`. Returns them, or the client's own
-        of the same names. Raises BadRequest, which names both, if they differ.
+        """`nested`: values that the wire format has at other `places`. Returns these values,
+        replaced by those that the client set under their own names. Raises BadRequest, which names
+        both places, if two values differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():

@@ -32,7 +32,7 @@ def _checked(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas right inside a schema, each with its keys."""
+    """The schemas directly inside a schema, each with the keys that lead to it."""
     found: list[tuple[str, Any]] = [(key, schema.get(key)) for key in _ONE]
     for key in _NAMED:
         if isinstance(named := schema.get(key), dict):

@@ -13,7 +13,7 @@ from switchyard.app.request.validation import TAG, Object
 MAX_TOOLS = 512
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/@-]{1,128}$")]
-NAME = "Letters, digits, `_`, `.`, `-`; also `:`, `/`, `@`, for which models are shown `_`."
+NAME = "Letters, digits, `_`, `.`, `-`, and also `:`, `/`, `@`, which the model sees as `_`."
 
 
 def shown_name(name: str) -> str:
@@ -36,9 +36,8 @@ class Function(Object):
     )
     strict: bool | None = Field(
         None,
-        description="True: its calls match the schema; refused if that can't be enforced."
-        " Otherwise it is enforced, as far as it can be, if a call is required or the output has"
-        " a form.",
+        description="True: its calls match the schema; refused if that can't be enforced. Otherwise"
+        " the schema is enforced where possible if a call is required or the output has a form.",
     )
 
     @property
@@ -75,9 +74,11 @@ class NamedTool(Object):
 
 
 class AllowedTools(Object):
-    mode: Literal["auto", "required"] = Field(description="As the values of `tool_choice`.")
+    mode: Literal["auto", "required"] = Field(
+        description="The same as these values of `tool_choice`."
+    )
     tools: list[NamedTool] = Field(
-        min_length=1, max_length=MAX_TOOLS, description="The only ones that the model is shown."
+        min_length=1, max_length=MAX_TOOLS, description="The only tools that the model is shown."
     )
 
 

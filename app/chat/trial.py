@@ -1,4 +1,6 @@
-"""Opens engines, and tries their chat templates too, before this process reads the directory."""
+"""Opens engines. Before this process reads a model's directory, another process tries it, including
+its chat templates.
+"""
 
 from collections.abc import Iterable
 
@@ -10,7 +12,7 @@ READERS = (f"{__name__}:read",)
 
 
 def open_tried(config: engine.ModelConfig) -> engine.Engine:
-    """As engine.open_engine. Raises engine.ModelError."""
+    """Like engine.open_engine. Raises engine.ModelError."""
     return engine.open_engine(config, READERS)
 
 
@@ -21,5 +23,5 @@ def try_all(served: Iterable[engine.Served]) -> dict[str, engine.ModelError]:
 
 
 def read(model_dir: engine.ModelDir, tokenizer: engine.Tokenizer) -> None:
-    """In the process of the trial."""
+    """Reads a directory in the trial process."""
     closing_ids(ChatTemplate(model_dir), tokenizer)

@@ -1,5 +1,5 @@
-"""Responses from transcripts: to the request itself, and to clients that resume a stream or repeat
-an Idempotency-Key. Request threads.
+"""Makes responses from transcripts, both to the request itself and to clients that resume a stream
+or repeat an Idempotency-Key. Request threads.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ CLAIM = "switchyard.claim"  # in the environ of a request with one
 
 
 class WholeWriter:
-    """Writes an answer that isn't streamed: one frame, the body."""
+    """Writes an answer that isn't streamed. Its body is a single frame."""
 
     mimetype = "application/json"
     is_streamed = False
@@ -56,7 +56,7 @@ class WholeWriter:
 def event_position() -> tuple[str, int] | None:
     """The identifier of a response, and the number of its events that the client has received.
 
-    Read from the current request's Last-Event-ID; None without one. Raises BadRequest.
+    Both come from the current request's Last-Event-ID; None without this header. Raises BadRequest.
     """
     event_id = flask.request.headers.get("Last-Event-ID")
     if not event_id:
@@ -68,7 +68,8 @@ def event_position() -> tuple[str, int] | None:
 
 
 class Answers:
-    """The responses of one application. It has the sender of streams, and the kept transcripts."""
+    """Makes the responses of one application. Has the sender of streams, and the kept transcripts.
+    """
 
     def __init__(
         self, settings: Settings, num_jobs: Callable[[], int], prepared: Callable[[], None]
@@ -93,9 +94,9 @@ class Answers:
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
         """A streamed response, which continues until the jobs have ended.
 
-        Waits for the first frame, so that a job that fails at once has its own status. It waits for
-        one heartbeat at most, because by then the client must see that it is served. Raises the
-        job's error, ClientGone or TimedOut.
+        Waits for the first frame, so that a job that fails immediately gets the status of its
+        error. Waits for one heartbeat at most, because by then the client must see that it is being
+        served. Raises the job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
         identifier = submitted.identifier if keep else None
@@ -110,7 +111,7 @@ class Answers:
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
             raise werkzeug.exceptions.NotFound(
-                f"no stream {identifier[:100]!r} of this client is kept here: streams are for"
+                f"no stream {identifier[:100]!r} of this client is kept here: streams are kept for"
                 f" {self._settings.resume_timeout:g} seconds after their client has left"
             )
         output = self._output(transcript, position)
@@ -136,8 +137,8 @@ class Answers:
 
     def _begin(self, submitted: Submitted, writer: Writer, keep: float) -> flask.Response:
         """The response to the current request, from its own jobs. The transcript is kept for `keep`
-        seconds, or with an Idempotency-Key as long as the setting says. Raises any error before the
-        first frame.
+        seconds, or with an Idempotency-Key for the time that the setting specifies. Raises any
+        error before the first frame.
         """
         claim: Claim | None = flask.request.environ.get(CLAIM)
         if claim is not None:
@@ -227,11 +228,14 @@ class Answers:
                 return self._respond(self._output(claim.transcript), claim.transcript.writer)
 
     def _join(self, transcript: KeptTranscript, num_idle: int = 0) -> bool:
-        """`num_idle`: how many request threads beyond the reserve it and others may hold."""
+        """Adds a reader to a transcript. `num_idle`: the number of request threads outside the
+        reserve that such readers may hold.
+        """
         return self.transcripts.join(transcript, self._settings.reserve_threads // 2 + num_idle)
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:
-        """An output for the current request's client, from frame `position` of a transcript on."""
+        """An output for the current request's client, starting at frame `position` of a transcript.
+        """
         client = WatchedClient(flask.request.environ, transcript.writer.is_streamed)
         client.limit_sends(self._settings.send_timeout)
         return Output(transcript, client, self._settings.heartbeat, position)
@@ -242,7 +246,8 @@ class Answers:
 
 
 def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:
-    """A `take` for WatchedClient.wait that waits until the claim is settled, and brings nothing."""
+    """A `take` for WatchedClient.wait that waits until the claim is settled, and returns no items.
+    """
 
     def wait(seconds: float) -> Sequence[None]:
         claim.settled.wait(seconds)

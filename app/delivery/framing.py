@@ -1,4 +1,4 @@
-"""Framing of streams: bodies become frames. Request threads and the sender.
+"""Framing of streams, which turns bodies into frames. Request threads and the sender.
 
 The Accept header chooses among three framings: server-sent events, JSON lines, bare text.
 """
@@ -20,7 +20,8 @@ EVENTS = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """The bytes of a stream: its frames, the bytes before and after all, its heartbeat."""
+    """The bytes of a stream: its frames, the bytes before and after all frames, and its heartbeat.
+    """
 
     frame: Callable[[dict[str, Any], str], bytes]  # makes a frame of a body and its new text
     mimetype: str = EVENTS
@@ -31,7 +32,7 @@ class Framing:
 
 
 def data(body: dict[str, Any], text: str) -> bytes:
-    """A server-sent event without a name."""
+    """Makes a server-sent event without a name."""
     return b"data: " + dumps(body) + b"\n\n"
 
 
@@ -94,8 +95,8 @@ class StreamWriter:
     def __init__(
         self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
     ) -> None:
-        """`identifier`: that of the response, to number the frames; None: no numbers. `heartbeat`:
-        seconds before a stream without events writes its first frame.
+        """`identifier`: that of the response, by which the frames are numbered; None: no numbers.
+        `heartbeat`: seconds before a stream without events writes its first frame.
         """
         self.mimetype = framing.mimetype
         self.heartbeat = framing.heartbeat
@@ -136,7 +137,7 @@ class StreamWriter:
         return self._number([failed, self._framing.end])
 
     def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        """The frames of the texts, if each has a mould; otherwise nothing."""
+        """The frames of the texts if each text has a mould; otherwise nothing."""
         frames = []
         for event in events:
             if event.identifier != self._job:
@@ -147,7 +148,7 @@ class StreamWriter:
         return frames
 
     def _learn(self, event: engine.JobEvent) -> None:
-        """Makes a mould for the job of this text, once its render allows one."""
+        """Makes a mould for the job of this text as soon as the job's render allows one."""
         identifier = event.identifier
         if isinstance(event, engine.Chunk) and identifier not in self._moulds:
             body = self._render.text_body(identifier)

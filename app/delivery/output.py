@@ -1,4 +1,4 @@
-"""One client's end of an answer, which says what to send and when. Used by the thread that
+"""One client's end of an answer, which determines what to send and when. Used by the thread that
 writes.
 """
 
@@ -33,8 +33,8 @@ class Output:
     def __init__(
         self, transcript: Transcript, client: WatchedClient, heartbeat: float, position: int = 0
     ) -> None:
-        """`client` has joined the transcript's readers. It gets the frames from number `position`
-        on. `heartbeat`: seconds.
+        """`client` has joined the transcript's readers. It gets the frames starting with number
+        `position`. `heartbeat`: seconds.
         """
         self.client = client
         self._transcript = transcript
@@ -47,12 +47,14 @@ class Output:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all frames have left the transcript. One more piece may be left to `take`."""
+        """Whether all frames have been taken from the transcript. One more piece may be left to
+        `take`.
+        """
         return self._transcript.is_read(self._position)
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has text. From then on its thread waits only for more text."""
+        """Whether the answer has text. After that, its thread waits only for more text."""
         return self._transcript.has_begun
 
     @property
@@ -67,15 +69,17 @@ class Output:
 
     @property
     def patience(self) -> float:
-        """Seconds until a heartbeat or comment may be due, without any event."""
+        """Seconds until a heartbeat or comment may be due if there are no events."""
         return min(self._interval, self._heartbeat / NEWS)
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Lets `wake` be called when there may be new frames. It must not block."""
+        """Registers `wake`, which is called when there may be new frames. `wake` must not block."""
         self._transcript.notify(wake)
 
     def wait_whole(self) -> bytes:
-        """Waits for all frames, and joins them. Raises ClientGone, or any error before a frame."""
+        """Waits for all frames, and joins them. Raises ClientGone, or any error before the first
+        frame.
+        """
         frames: list[bytes] = []
         while not self.is_finished:
             frames += self._wait_early(math.inf)
@@ -116,7 +120,7 @@ class Output:
     def take_now(self, now: float) -> bytes:
         """The new frames as one piece, once the answer `has_begun`.
 
-        Never waits, nor looks at the client.
+        Never waits, and never checks the client.
         """
         frames = self._transcript.take_now(self._position, now)
         if not frames:
@@ -132,7 +136,7 @@ class Output:
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """Like `_wait`, but while the response has no status. Also raises any error before the
+        """Like `_wait`, but for a response without a status yet. Also raises any error before the
         first frame.
         """
         frames = self._wait(timeout)

@@ -14,7 +14,7 @@ from switchyard.app.delivery.render import Body, Render, Wrapped
 
 
 class PromptProgress(TypedDict):
-    """Progress, under the names of llama.cpp, and the `place` in the queue."""
+    """Progress under llama.cpp's names, and the `place` in the queue."""
 
     total: int
     cache: int
@@ -42,7 +42,7 @@ class WithProgress(Wrapped):
         identifiers: Sequence[str],
         empty: Callable[[int], dict[str, Any]],
     ) -> None:
-        """`empty`: makes a body without text, for the choice with an index."""
+        """`empty`: makes a body without text for the choice with the given index."""
         super().__init__(render)
         self._index = {identifier: i for i, identifier in enumerate(identifiers)}
         self._empty = empty

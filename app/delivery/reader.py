@@ -1,4 +1,6 @@
-"""The events of a request's jobs, within its deadlines. Request threads and the sender."""
+"""Reads the events of a request's jobs, and keeps the request's deadlines. Request threads and the
+sender.
+"""
 
 import logging
 import math
@@ -25,8 +27,8 @@ Deadlines = dict[str, tuple[float, float]]
 def deadlines(
     queue: float, first_token: float, total: float, since: float | None = None
 ) -> Deadlines:
-    """The deadlines of one request. Limits are in seconds; 0 means none. `since`: when they begin,
-    by the monotonic clock; None: now.
+    """The deadlines of one request. Limits are in seconds; 0 means no limit. `since`: the monotonic
+    time at which the limits begin; None: now.
     """
     if since is None:
         since = time.monotonic()
@@ -48,7 +50,9 @@ def check(ahead: Deadlines, now: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The submitted jobs of one request. A `Reader` takes their events; close it at the end."""
+    """The submitted jobs of one request. A `Reader` takes their events; close the reader at the
+    end.
+    """
 
     stream: engine.Stream
     identifiers: Sequence[str]  # of the jobs, in order
@@ -65,7 +69,7 @@ class Submitted:
 
 
 class Reader:
-    """Takes the events of a stream, and keeps its deadlines.
+    """Takes the events of a stream, and enforces its deadlines.
 
     Until the first job starts, it adds an event whenever a waiting job moves in the queue.
     """
@@ -108,7 +112,7 @@ class Reader:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that are generated but not taken. Any thread."""
+        """The number of tokens that have been generated but not taken. Any thread."""
         return self._stream.num_behind
 
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
@@ -167,14 +171,16 @@ class Reader:
                     logger.warning("%s: %s", self._name, event.error)
 
     def _meet(self, *codes: str) -> None:
-        """Drops these deadlines. If one choice meets a deadline, the request has met it."""
+        """Removes these deadlines. If one choice meets a deadline, the request has met it."""
         if not self._deadlines.keys().isdisjoint(codes):
             left = self._deadlines.items()
             self._deadlines = {code: limit for code, limit in left if code not in codes}
             self._next_deadline = next_of(self._deadlines)
 
     def _check_deadlines(self, now: float) -> None:
-        """Raises TimedOut, but first lets a late reader take once what has arrived meanwhile."""
+        """Raises TimedOut, but first lets a late reader take, once, the events that have arrived
+        meanwhile.
+        """
         if self._late < self._next_deadline and self._stream.has_events:
             self._late = now
             return

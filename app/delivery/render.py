@@ -14,8 +14,8 @@ TextBody = Callable[[str], dict[str, Any]]
 
 
 class Render(Protocol):
-    """Makes the bodies of one answer in a wire format: for a stream by calls, for a whole answer by
-    `add`.
+    """Makes the bodies of one answer in a wire format. Calls to the render itself make a stream;
+    calls of `add` and `whole` make a whole answer.
     """
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]:
@@ -27,8 +27,8 @@ class Render(Protocol):
         """A function that makes the body for further text of this job; None if there is no such
         function yet.
 
-        A render returns one as soon as each chunk of the job makes exactly one body, which depends
-        on the chunk's text alone. The render may not get these chunks any more.
+        A render returns such a function as soon as each chunk of the job makes exactly one body,
+        which depends only on the chunk's text. After that, the render may not get these chunks.
         """
 
     def failed(self, error: Exception) -> Iterable[Body]:
@@ -61,14 +61,15 @@ class Wrapped:
 
 
 def begins(events: Sequence[engine.JobEvent]) -> bool:
-    """Whether these events begin the stream. Before that, a failure sets the status of the
-    response.
+    """Whether these events begin the stream. A failure before the stream begins sets the status of
+    the response.
     """
     return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 
 
 class Mould:
-    """A frame cut at its text: the bytes before and after it stay the same for all chunks.
+    """A frame that is cut at its text. The bytes before and after the text are the same for all
+    chunks.
 
     Making a whole body for each token takes several times as long.
     """

@@ -1,6 +1,6 @@
-"""The sender: one thread that writes all streams, under a server that allows it.
+"""The sender: one thread that writes all streams, if the WSGI server allows this.
 
-Waking a thread for each token of each stream costs several times as much as the token.
+Waking a thread for each token of each stream would cost several times as much as the token itself.
 """
 
 import logging
@@ -38,27 +38,29 @@ class Feed(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the sender may write it from now on."""
+        """Whether the sender may write this feed from now on."""
 
     @property
     def patience(self) -> float:
-        """Seconds until a piece may be due even without news."""
+        """Seconds until a piece may be due even if nothing new has come."""
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Lets `wake` be called when there may be news. It must not block."""
 
     def wait(self) -> None:
-        """Waits for news, for `patience` at most. Raises ClientGone."""
+        """Waits for something new, for `patience` seconds at most. Raises ClientGone."""
 
     def take(self, now: float) -> bytes | None:
         """The next piece. Empty: send only the head of the response. None: nothing is due."""
 
     def take_now(self, now: float) -> bytes:
-        """The news as one piece, once it `has_begun`. Never waits, nor looks at the client."""
+        """Everything new as one piece, once the feed `has_begun`. Never waits, and never checks the
+        client.
+        """
 
 
 class Outlet:
-    """The sender's end of one stream. Writes chunks of HTTP/1.1."""
+    """The sender's end of one stream. Writes HTTP/1.1 chunks."""
 
     __slots__ = (
         "_client",
@@ -98,7 +100,7 @@ class Outlet:
     # Sender's thread
 
     def end(self) -> None:
-        """Called once, after the last write. Must not raise."""
+        """Called once, after the last write. Must not raise an exception."""
         self.ended.set()
 
     def write(self, now: float) -> bool:
@@ -138,7 +140,7 @@ class Outlet:
             self.next_turn = min(now + RETRY, self._next_look)
 
     def _look(self, now: float) -> None:
-        """Checks the client. Resets its connection if it has acknowledged nothing for
+        """Checks the client. Resets the connection if the client has acknowledged nothing for
         `send_timeout`. The socket's buffer holds megabytes, so free room in it doesn't show that
         the client reads.
         """
@@ -158,7 +160,7 @@ class Outlet:
 
 
 class Sender:
-    """Writes all streams by one thread, which runs while there are any."""
+    """Writes all streams with one thread, which runs while there are streams."""
 
     def __init__(self) -> None:
         # An outlet is new. None: there is news of an earlier outlet.
@@ -171,7 +173,8 @@ class Sender:
     # Request threads
 
     def start(self, outlet: Outlet) -> bool:
-        """Hands an outlet to the sender's thread. False if the system has no thread for it."""
+        """Hands an outlet to the sender's thread. Returns False if the system can't start a thread.
+        """
         with self._lock:
             if not self._num_outlets:
                 try:
@@ -185,10 +188,10 @@ class Sender:
         return True
 
     def send(self, outlet: Outlet) -> bool:
-        """Lets the sender's thread write an outlet to its end, and waits for that.
+        """Lets the sender's thread write an outlet to its end, and waits until it has done so.
 
-        Returns False at once if the system has no thread for it. Raises ClientGone, or any other
-        error of the outlet.
+        Returns False immediately if the system can't start a thread. Raises ClientGone, or any
+        other error of the outlet.
         """
         if not self.start(outlet):
             return False
@@ -220,7 +223,9 @@ class Sender:
                 outlet.end()
 
     def _receive(self, timeout: float) -> list[Outlet]:
-        """Returns new outlets. Waits for an outlet or for news, at most `timeout` seconds."""
+        """Returns new outlets. Waits for an outlet, or for something new to write, at most
+        `timeout` seconds.
+        """
         outlets = []
         try:
             item = self._inbox.get(timeout=max(timeout, 0))
@@ -232,7 +237,9 @@ class Sender:
             return outlets
 
     def _write(self, outlet: Outlet, now: float) -> bool:
-        """Writes to one outlet. Returns whether it has ended; an error ends only this outlet."""
+        """Writes to one outlet. Returns whether the outlet has ended. An error ends only this
+        outlet.
+        """
         try:
             return outlet.write(now)
         except Exception as error:
@@ -241,8 +248,8 @@ class Sender:
 
 
 class Streamed(flask.Response):
-    """A streamed response, which the sender writes after the first text. This needs gunicorn's
-    plain socket, without TLS, and no middleware that changes the body.
+    """A streamed response, which the sender writes after the first text. The sender needs
+    gunicorn's plain socket, without TLS, and no middleware that changes the body.
     """
 
     def __init__(self, output: Feed, sender: Sender, send_timeout: float, mimetype: str) -> None:
@@ -288,7 +295,8 @@ class Streamed(flask.Response):
 
 
 def _plain_server(start_response: "StartResponse", client: Client) -> Any:
-    """gunicorn's response object, if it writes chunks to the plain socket of `client`; else None.
+    """gunicorn's response object if it writes chunks to the plain socket of `client`; otherwise
+    None.
 
     `start_response` is its bound method, unless a middleware has put a function in its place.
     """

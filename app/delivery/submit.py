@@ -39,7 +39,7 @@ NEWS = 5  # questions for a job's place in the queue, in the time of one heartbe
 class Named(Protocol):
     @property
     def names(self) -> dict[str, str]:
-        """The request's names of parameters, by the engine's names, where they differ."""
+        """The request's names of parameters by the engine's names, where the two differ."""
 
 
 def receive(
@@ -51,7 +51,8 @@ def receive(
     """The parsed body of the current request. `read` parses its bytes.
 
     Limits how slowly the client may send and read. The request is inside the gate from now on,
-    until `submit` or its end. Raises BadRequest, BodyTimeout, ClientGone, TimedOut, Full.
+    until `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut,
+    Full.
     """
     if not flask.request.mimetype:  # a page of any origin may send this without a preflight
         origins.check(settings.cors_origins)
@@ -69,7 +70,7 @@ def receive(
 
 @contextlib.contextmanager
 def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
-    """Passes the gate with an input of `size` bytes that is not a request body.
+    """Enters the gate with an input of `size` bytes that is not a request body.
 
     The input is inside until `submit` or the end of the context. Raises ClientGone, TimedOut, Full.
     """
@@ -93,7 +94,7 @@ def enter(gate: Gate, size: int, settings: Settings) -> None:
 
 
 def patience(settings: Settings) -> Callable[[], None]:
-    """A check that raises ClientGone or TimedOut for the current request, for long waits."""
+    """A check for long waits, which raises ClientGone or TimedOut for the current request."""
     client = WatchedClient(environ(), serves_half_closed=False)
     ahead = deadlines(settings.queue_timeout, settings.first_token_timeout, settings.total_timeout)
 
@@ -114,7 +115,7 @@ def leave() -> Place | None:
 
 @contextlib.contextmanager
 def names_of(request: Named) -> Iterator[None]:
-    """Errors raised inside use the client's name of a parameter."""
+    """Within this context, errors use the client's name of a parameter."""
     try:
         yield
     except engine.Rejected as error:
@@ -135,13 +136,13 @@ def submit(
 ) -> Submitted:
     """Submits the jobs of a request: `num_jobs` for each prompt, with `identifiers` in order.
 
-    `fit` adapts each job. `wake` goes to the stream. `account` counts if the current request has
-    none. Raises BadRequest, and what `Engine.submit` raises.
+    `fit` adapts each job. `wake` is passed to the stream. `account` is used if the current request
+    has no account. Raises BadRequest, and what `Engine.submit` raises.
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(
-            f"timeout: {request.timeout:g} seconds are more than the"
-            f" {settings.total_timeout:g} that this server allows",
+            f"timeout: {request.timeout:g} seconds are more than the {settings.total_timeout:g}"
+            " seconds that this server allows",
             "timeout",
         )
     account = account or account_of(environ())
@@ -179,7 +180,7 @@ def _submit(
     account: Account | None,
     wake: Callable[[], None] | None,
 ) -> engine.Stream:
-    """Submits the jobs, and counts them on the account, if there is one."""
+    """Submits the jobs, and counts them on the account if there is one."""
     if account is None:
         return model.submit(jobs, wake)
     account.reserve(jobs, request.num_jobs, jobs[0].kind, model.info.page_size)
@@ -202,9 +203,9 @@ def max_new_tokens(
 ) -> int:
     """The limit of new tokens for a prompt of `prompt_tokens`.
 
-    This is the request's own limit, reduced to the context if the setting allows (the answer then
-    names the parameter), or else the default. `most`: the API key's limit. Raises PromptTooLong, or
-    BadRequest.
+    This is the request's own limit if it sets one, otherwise the default. If the setting allows, a
+    limit beyond the context is reduced, and the answer names the parameter. `most`: the API key's
+    limit. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
@@ -236,7 +237,7 @@ def max_new_tokens(
 
 
 def _cut(request: Generation, most: int, settings: Settings) -> int:
-    """`most`, for a request above its API key's limit; BadRequest if the setting refuses it."""
+    """`most`, for a request above its API key's limit. Raises BadRequest if the setting says so."""
     name = request.names["max_new_tokens"]
     if not (settings.clamp_max_tokens and neutral.is_telling()):
         raise BadRequest(f"{name}: this API key allows at most {most} new tokens", name)
@@ -252,7 +253,9 @@ def _jobs(
     settings: Settings,
     key: ApiKey | None,
 ) -> list[engine.Job]:
-    """The jobs of the first prompt, then of the next. Raises PromptTooLong, BadRequest."""
+    """The jobs of the first prompt, then those of the next prompt, and so on. Raises PromptTooLong,
+    BadRequest.
+    """
     priority = request.priority
     most = None
     if key is not None:

@@ -33,9 +33,9 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
     """The timings of a request: for each stage the time of the longest job, and the tokens of all
     jobs.
 
-    `finished` has `num_jobs` jobs of the first prompt, then of the next. A job's first token
-    belongs to the prefill, so the decoding rate is that of the other tokens. Without tokens or time
-    a rate is 0, as in llama.cpp.
+    `finished` has `num_jobs` jobs of the first prompt, then as many of the next. A job's first
+    token belongs to the prefill, so the decoding rate is that of the other tokens. Without tokens
+    or without time, a rate is 0, as in llama.cpp.
     """
     prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
     decoded_tokens = sum(max(f.new_tokens - 1, 0) for f in finished)
@@ -98,7 +98,7 @@ class WithTimings(Wrapped):
 
 @dataclass(slots=True)
 class _Running:
-    """A job as this thread has seen it."""
+    """A job's state as this thread has seen it."""
 
     queue: float = 0.0  # seconds
     first: float | None = None  # the first token's time, by the monotonic clock
@@ -107,7 +107,7 @@ class _Running:
 
 
 class WithRunningTimings(Wrapped):
-    """Adds the timings of its choice so far to each body with new tokens."""
+    """Adds to each body with new tokens the timings so far of the body's choice."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
         """`lengths`: the tokens of each job's prompt."""

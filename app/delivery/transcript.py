@@ -29,7 +29,7 @@ class Writer(Protocol):
 
     @property
     def comment(self) -> bytes:
-        """The progress before the first frame, as a comment that clients may ignore."""
+        """The progress before the first frame, as a comment, which clients may ignore."""
 
     @property
     def is_numbered(self) -> bool:
@@ -59,7 +59,9 @@ class Transcript(Reader):
         self._is_empty = True  # whether there has never been a frame
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Lets `wake` be called from now on when there may be new frames. It must not block."""
+        """Registers `wake`, which is called from now on when there may be new frames. `wake` must
+        not block.
+        """
         self._stream.poll(wake, alone=True)
 
     def is_read(self, position: int) -> bool:
@@ -69,7 +71,7 @@ class Transcript(Reader):
     def take(self, position: int, timeout: float) -> list[bytes]:
         """Waits for the frames from `position` on, at most `timeout` seconds.
 
-        A transcript that isn't kept has only the frames that were not taken.
+        A transcript that isn't kept has only the frames that have not been taken.
         """
         if not self.is_finished:
             self._drive(timeout)
@@ -187,15 +189,15 @@ class KeptTranscript(Transcript):
         return self.is_finished and position >= len(self._frames)
 
     def is_over(self, now: float) -> bool:
-        """Whether clients can no longer read it, so that it can be dropped."""
+        """Whether clients can no longer read the transcript, so that it can be dropped."""
         with self._changed:
             if self._num_readers or not self.is_finished:
                 return False
             return self._is_abandoned or now >= self._last_left + self._keep
 
     def join(self) -> bool:
-        """Adds a reader, until `leave`. Returns False if the transcript has already been given
-        up.
+        """Adds a reader, which stays until `leave`. Returns False if the transcript has already
+        been given up.
         """
         with self._changed:
             self._num_readers += not self._is_abandoned
@@ -222,10 +224,10 @@ class KeptTranscript(Transcript):
         return self.take(position, 0) if is_due else []
 
     def leave(self) -> None:
-        """Removes a reader. The last one stays, and drives the transcript.
+        """Removes a reader. The last reader's thread stays in this call, and drives the transcript.
 
-        It returns when the jobs have ended, another client reads, or `keep` seconds are over. Then
-        unfinished jobs are cancelled, unless another client reads.
+        The call returns when the jobs have ended, another client reads, or `keep` seconds are over.
+        Then unfinished jobs are cancelled, unless another client reads.
         """
         with self._changed:
             self._num_readers -= 1

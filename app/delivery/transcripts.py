@@ -1,4 +1,4 @@
-"""Kept transcripts, by response and by Idempotency-Key. Request threads."""
+"""The kept transcripts, by response and by Idempotency-Key. Request threads."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ Key = tuple[str, str, str]  # owner, path, Idempotency-Key
 class Claim:
     """A request's claim on an Idempotency-Key.
 
-    It is settled as soon as the request has a transcript to read, or was refused.
+    A claim is settled as soon as the request has a transcript to read, or has been refused.
     """
 
     key: Key
@@ -29,8 +29,8 @@ class Claim:
 
     @property
     def is_void(self) -> bool:
-        """Whether the next request with the key counts as the first again, because an error is not
-        an answer.
+        """Whether the next request with the key counts as the first again, because an error does
+        not count as an answer.
         """
         if self.transcript is None:
             return self.settled.is_set()
@@ -87,7 +87,9 @@ class Transcripts:
         return claim, False
 
     def settle(self, claim: Claim) -> None:
-        """Settles a claim. A claim without transcript is dropped: the next request starts over."""
+        """Settles a claim. A claim without a transcript is dropped, so the next request starts
+        over.
+        """
         with self._lock:
             if claim.transcript is None and self._claims.get(claim.key) is claim:
                 del self._claims[claim.key]
@@ -95,8 +97,8 @@ class Transcripts:
 
     def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
         """Adds a reader to a transcript. Returns False if the transcript has already been given up.
-        `max_extra`: how many readers there may be beyond the first of each answer, since each holds
-        a request thread. Raises engine.Full above it.
+        `max_extra`: the maximum number of readers besides the first of each answer, because each
+        holds a request thread. Raises engine.Full above this number.
         """
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())

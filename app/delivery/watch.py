@@ -1,4 +1,4 @@
-"""Waiting with checks of the client, several times a second. Request threads and the sender."""
+"""Waits that check the client several times a second. Request threads and the sender."""
 
 import math
 import time
@@ -20,8 +20,8 @@ class WatchedClient(Client):
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")
 
     def __init__(self, environ: Mapping[str, Any], serves_half_closed: bool) -> None:
-        """`serves_half_closed`: serve a half-closed client, since a write will tell whether it has
-        left. Without such writes it counts as gone.
+        """`serves_half_closed`: whether to serve a half-closed client, because a write will show
+        whether it has left. Otherwise a half-closed client counts as gone.
         """
         super().__init__(environ)
         self._serves_half_closed = serves_half_closed
@@ -43,10 +43,10 @@ class WatchedClient(Client):
         is_done: Callable[[], bool],
         timeout: float = math.inf,
     ) -> Sequence[Item]:
-        """Waits for items of `take`, and checks the client meanwhile. Raises ClientGone.
+        """Waits for items from `take`, and checks the client meanwhile. Raises ClientGone.
 
-        `take` waits for at most the seconds that it gets. Returns nothing after `timeout` seconds,
-        once `is_done`, or when the client becomes half-closed.
+        `take` waits for at most as many seconds as its argument says. Returns no items after
+        `timeout` seconds, once `is_done`, or when the client becomes half-closed.
         """
         end = time.monotonic() + timeout
         while True:

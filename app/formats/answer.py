@@ -19,7 +19,7 @@ from switchyard.app.services import services
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that is ready to be submitted: tokenized, with its render."""
+    """A tokenized request with its render, ready to be submitted."""
 
     prompts: Sequence[tuple[int, ...]]
     identifiers: Sequence[str]  # of the jobs: `request.num_jobs` of each prompt, in order
@@ -63,7 +63,7 @@ def answer_chat(
     """Answers a chat. `identifier`: that of the response. Raises what `answer` raises.
 
     `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
-    `before`: puts tokens before those of the prompt.
+    `before`: a function that adds tokens before those of the prompt.
     """
     model = model_of(chat.model)
 

@@ -25,8 +25,8 @@ class ModelName(Parameters):
 class _Change(Parameters):
     way: engine.Way | None = Field(
         None,
-        description="`beside`: the old engine continues until the new one is loaded; `drain`: it"
-        " ends first. Default: beside where memory allows.",
+        description="`beside`: the old engine continues until the new one is loaded; `drain`: the"
+        " old engine ends first. Default: `beside` if memory allows.",
     )
 
 
@@ -50,7 +50,7 @@ ModelChange: Any = pydantic.create_model(
 
 
 def named(name: str) -> str:
-    """The model's own name, for a name or alias. Adds a model of `models_dir` to the table.
+    """The model's own name for a given name or alias. Adds a model of `models_dir` to the table.
 
     Raises engine.ModelNotFound.
     """
@@ -67,8 +67,9 @@ def named(name: str) -> str:
 
 
 def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
-    """Begin to load model `name` with the request's settings. A new name is added without them, so
-    if this load fails, the next one doesn't use them. Raises BadRequest, engine.ModelError.
+    """Begins to load model `name` with the request's settings. A new name is added without these
+    settings, so if this load fails, the next load doesn't use them. Raises BadRequest,
+    engine.ModelError.
     """
     models = services().models
     served = change_of(name, request)
@@ -116,7 +117,9 @@ def change_of(name: str, request: Any) -> engine.Served:
 
 
 def check_threads(served: engine.Served) -> None:
-    """Raises BadRequest for more jobs than request threads, whose number is fixed at the start."""
+    """Raises BadRequest if there could be more jobs than request threads, whose number is fixed at
+    the start.
+    """
     here = services()
     needed = served.config.max_jobs
     for name in here.models.names:

@@ -14,7 +14,7 @@ from switchyard.app.request.generation import Generation
 
 
 class ChoicesRender(abc.ABC):
-    """Renders `choices`, which are given by the identifiers of their jobs."""
+    """Renders `choices`, a mapping from the identifiers of jobs to their choices."""
 
     tells_timings: ClassVar[bool] = False  # whether the render adds timings itself
 
@@ -29,7 +29,7 @@ class ChoicesRender(abc.ABC):
 
     @abc.abstractmethod
     def empty(self, index: int) -> dict[str, Any]:
-        """A body without text, for the choice with an index."""
+        """A body without text for the choice with the given index."""
 
     def failed(self, error: Exception) -> Iterable[Body]:
         body = describe(error)[1]

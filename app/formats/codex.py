@@ -1,4 +1,4 @@
-"""The served models for Codex: the members of its `ModelInfo` that have no default
+"""The served models in Codex's form, with the members of Codex's `ModelInfo` that have no default
 (codex-rs/protocol/src/openai_models.rs, since 0.169). Pure.
 """
 
@@ -56,7 +56,9 @@ class CodexModel(TypedDict):
 
 
 def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, Any]:
-    """One model. `place`: its index. `has_effort`: whether its template uses `reasoning_effort`."""
+    """Describes one model. `place`: its index. `has_effort`: whether its template uses
+    `reasoning_effort`.
+    """
     name, context = model.config.name, model.context
     levels = ("low", "medium", "high") if has_effort else ()
     return {

@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A format's forms of errors and, at the path that formats share, of served models. Clients of
-    other formats get OpenAI's forms.
+    """A format's form of errors, and its form of served models at the path that formats share.
+    Clients of formats without their own forms get OpenAI's forms.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client speaks the format
@@ -48,15 +48,15 @@ def load(names: Iterable[str]) -> tuple[Format, ...]:
 
 
 def spoken(formats: Iterable[Format]) -> Words | None:
-    """The words of the format that the current request's client speaks, if that format has its
-    own.
+    """The words of the format that the current request's client uses, if that format has its own
+    words.
     """
     every = (format.words for format in formats if format.words is not None)
     return next((words for words in every if words.is_spoken()), None)
 
 
 def describe(formats: Iterable[Format], error: Exception) -> errors.Described:
-    """The error in the words of the current request's client."""
+    """The error in the form that the current request's client expects."""
     words = spoken(formats)
     return errors.describe(error) if words is None else words.describe(error)
 

@@ -16,14 +16,15 @@ class TokenNames:
         self._by_id = by_id
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes that a token adds to the text."""
+        """The bytes that the token adds to the text."""
         return self._tokenizer.piece(token_id)
 
     def decoder(self) -> engine.TextDecoder:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The name of a token. Bytes that aren't text are shown as `\\xf0`, preceded by `mark`."""
+        """The name of the token. Bytes that aren't text are shown as `\\xf0`, preceded by `mark`.
+        """
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
@@ -36,7 +37,7 @@ class TokenNames:
 
 
 class CompletionLogprobs:
-    """Collects the logprobs of one choice of a completion, as its tokens come."""
+    """Collects the logprobs of one choice of a completion as its tokens arrive."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
@@ -49,7 +50,8 @@ class CompletionLogprobs:
     ) -> None:
         """Adds a prompt that is echoed as `text`.
 
-        The text of its tokens is longer if the tokenizer puts a space before it.
+        The text of the prompt's tokens is longer than `text` if the tokenizer adds a space at the
+        beginning.
         """
         self._offset = len(text) - len(self._names.decoder().whole(token_ids))
         for token_id, logprob in zip(token_ids, logprobs, strict=True):
@@ -74,8 +76,8 @@ class CompletionLogprobs:
         self._offset += len(self._decoder.push(token_id))
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
-        """The most probable tokens, and the token itself. If tokens have the same text, only the
-        likelier one.
+        """The most probable tokens, and the token itself. If several tokens have the same text,
+        only the most probable of them.
         """
         top: dict[str, float] = {}
         for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):

@@ -70,7 +70,7 @@ class ModelList(TypedDict):
 
 
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
-    """The routes of models, in the shapes of OpenAI and of these formats."""
+    """The routes of models, in OpenAI's shapes and those of the given formats."""
     blueprint = flask.Blueprint("switchyard_openai_models", __name__, url_prefix="/v1")
     words_of = [format.words for format in formats if format.words and format.words.models]
     error = _either(ErrorBody, *(words.error for words in words_of))
@@ -98,7 +98,7 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
         {200: _either(ModelBody, *(words.model for words in every))}, errors=(404,), error=error
     )
     def retrieve_model(model: str) -> flask.Response:
-        """One of the models."""
+        """One of the served models."""
         words, found = _spoken(formats), services().models.get(model)
         return json_response(_describe(found) if words is None else words.describe(found))
 

@@ -1,1 +1,1 @@
-"""What a model's chat template can do, and how conversations are adapted to what it can't."""
+"""What a model's chat template can do, and how conversations are adapted to its limits."""

@@ -1,5 +1,5 @@
 """Writes tools, calls and results into the text of a conversation, for models whose chat template
-doesn't. Pure.
+does not support them. Pure.
 """
 
 import json
@@ -22,7 +22,7 @@ Escape = Callable[[str], str]
 
 
 class Escaped(str):
-    """A text in which the user's parts are escaped, so that tags in it are real."""
+    """A text in which the user's parts are escaped, so that all unescaped tags are real."""
 
     __slots__ = ()
 
@@ -30,12 +30,14 @@ class Escaped(str):
 def with_calls_as_text(
     messages: Sequence[Message], format: CallFormat, escape: Escape
 ) -> list[Message]:
-    """The same conversation, with calls in the assistant's text, in the model's format."""
+    """The same conversation, with each call written into the assistant's text in the model's
+    format.
+    """
     return [_with_calls_as_text(message, format, escape) for message in messages]
 
 
 def with_results_as_text(messages: Sequence[Message], escape: Escape) -> list[Message]:
-    """The same conversation, with the results of calls in the user's texts."""
+    """The same conversation, with the results of calls written as texts of the user."""
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":

@@ -1,5 +1,5 @@
-"""Arranges a conversation as a chat template accepts it: the order of roles, calls, identifiers.
-Pure.
+"""Arranges a conversation in the form that a chat template accepts: order of roles, calls,
+identifiers. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,9 +63,9 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _alternating(messages: Sequence[Message]) -> list[Message]:
-    """Makes user and assistant alternate, beginning with the user. Messages with calls, and
-    results, don't count. Consecutive messages of one role are joined; where they can't be, an empty
-    message is put between them.
+    """Makes user and assistant alternate, beginning with the user. Messages with calls and messages
+    with results do not count. Consecutive messages of one role are joined; if they can't be joined,
+    an empty message is inserted between them.
     """
     found: list[Message] = []
     wanted = "user"

@@ -1,5 +1,4 @@
-"""Keeps the tags of thoughts in the assistant's own messages, where a chat template must find
-them.
+"""Keeps the tags around thoughts in the assistant's own messages if a chat template must find them.
 """
 
 import re
@@ -9,13 +8,13 @@ from switchyard.app.parts.parser import Tags
 
 
 def escape_once(escape: Escape) -> Escape:
-    """Like `escape`, but leaves a text unchanged that is already escaped."""
+    """Like `escape`, but leaves a text that is already escaped unchanged."""
     return lambda text: text if isinstance(text, Escaped) else escape(text)
 
 
 def keep_tags(message: Message, tags: Tags, template: str, escape: Escape) -> Message:
-    """A message of the assistant. The template removes its thoughts by splitting at their tags, so
-    these tags aren't escaped. Other tags are plain text, as in any message.
+    """The assistant's message, with the tags of its thoughts unescaped if the template removes
+    thoughts by splitting at these tags. Other tags are treated as plain text, as in any message.
     """
     splits = re.search(rf"split\(\s*['\"]{re.escape(tags.end)}['\"]", template)
     content = message.get("content") or ""
@@ -27,8 +26,8 @@ def keep_tags(message: Message, tags: Tags, template: str, escape: Escape) -> Me
 
 
 def keep_begun(message: Message, tags: Tags, escape: Escape) -> Message:
-    """A message that begins with thoughts and that the answer continues. The tags of the thoughts
-    are real.
+    """The message that the answer continues. If it begins with thoughts, their tags are not
+    escaped.
     """
     content = message.get("content") or ""
     space, start, rest = content.partition(tags.start)

@@ -26,10 +26,11 @@ _NAMES = ("find_it", "take_it")
 
 
 def probe(render: Render, source: str) -> tuple[Traits, str | None]:
-    """The traits of a template, and the reason if it can't render any conversation.
+    """The traits of a template, and the error message if the template can't render any
+    conversation.
 
-    `render` renders messages, and may raise anything. `source`: the template's text, which shows a
-    format for calls that it doesn't write.
+    `render` renders messages, and may raise anything. `source`: the template's text, which shows
+    the format of calls even if the template writes no calls.
     """
     fault = _fault(render, [_USER])
     if isinstance(fault, TooMuch):  # further conversations would take as long
@@ -57,7 +58,9 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The form of calls that the template renders as JSON, or else one that it renders at all."""
+    """The traits with the form of calls that the template renders as JSON, or else with any form
+    that it renders.
+    """
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):
         short, no_content, are_text = form
@@ -81,7 +84,7 @@ def _with_calls(render: Render, traits: Traits) -> Traits:
 
 
 def _completed(render: Render, traits: Traits) -> Traits:
-    """The traits of a template that shows one call in that form."""
+    """The complete traits of a template that shows one call in the form that `traits` describe."""
     cut_off = _turn(traits, 1)
     cut_off[0]["tool_calls"][0]["function"]["arguments"] = "in a stack"
     two = [str(arguments["needle"]) for arguments in _ARGUMENTS]
@@ -94,7 +97,7 @@ def _completed(render: Render, traits: Traits) -> Traits:
 
 
 def _format(render: Render, traits: Traits) -> CallFormat | None:
-    """The format in which the template writes calls. None if it can't be read."""
+    """The format in which the template writes calls. None if the format can't be determined."""
     plain = _rendered(render, [_USER, _ANSWER])
     one = _rendered(render, [_USER, _calling(traits, 1)])
     if plain is None or one is None or _ANSWER["content"] not in plain:
@@ -125,7 +128,7 @@ def _body(turn: str, head: str, tail: str) -> str | None:
 
 
 def _is_faithful(render: Render, traits: Traits, format: CallFormat) -> bool:
-    """Whether a call is also shown beside text, and in a second turn as in the first."""
+    """Whether the template also shows a call next to text, and calls in a second turn."""
     call, result = _turn(traits, 1)
     beside = {**call, "content": _ANSWER["content"]}
     if not _shows(render, [_USER, beside, result], ["in a stack"]):
@@ -147,7 +150,7 @@ def _calling(traits: Traits, num_calls: int) -> Message:
 
 
 def _turn(traits: Traits, num_calls: int) -> list[Message]:
-    """A message of calls, and their results."""
+    """A message with calls, and the messages with their results."""
     results = [
         {"role": "tool", "tool_call_id": _identifier(traits, i), "content": _RESULT}
         for i in range(num_calls)

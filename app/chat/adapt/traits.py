@@ -10,7 +10,7 @@ from switchyard.app.parts.call_formats import CallFormat
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a chat template accepts. By default, everything."""
+    """What a chat template accepts. By default, a template accepts everything."""
 
     no_content: str | None = None  # the content of a message of calls alone
     arguments_are_text: bool = False
@@ -24,7 +24,9 @@ class Traits:
     format: CallFormat | None = None  # of calls; None if it is unknown
 
     def in_form(self, message: Message) -> Message:
-        """The message with its calls, or the identifier of its call, in the template's form."""
+        """The message, with its calls or the identifier of its call in the form that the template
+        accepts.
+        """
         if "tool_call_id" in message:
             return {**message, "tool_call_id": self._identifier(message["tool_call_id"])}
         if not message.get("tool_calls"):
@@ -49,8 +51,8 @@ class Traits:
         return {"arguments": arguments} if is_text and not self.takes_text else arguments
 
     def _identifier(self, identifier: str) -> str:
-        """Shortens identifiers to nine letters and digits if the template requires this; those of
-        other models are longer.
+        """Shortens an identifier to nine letters and digits if the template requires this. Other
+        models' identifiers are longer.
         """
         is_short = len(identifier) == 9 and identifier.isascii() and identifier.isalnum()
         if is_short or not self.short_identifiers:

@@ -1,8 +1,8 @@
 """Stored responses, which clients can read again or continue by identifier. Any thread.
 
 Kept transcripts (`delivery.transcripts`) hold frames of running answers, for readers that come and
-go. Stored responses have ended, and share memory with those that continue them, so they have their
-own limits.
+go. Stored responses have ended, and share memory with the responses that continue them, so they
+have their own limits.
 """
 
 import threading
@@ -18,7 +18,9 @@ class StoredTurns:
     def __init__(
         self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Keeps turns for `seconds`, at most `max_bytes` of them. If either is 0, keeps nothing."""
+        """Keeps turns for `seconds`, and at most `max_bytes` of turns. If either limit is 0, keeps
+        nothing.
+        """
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._clock = clock
@@ -40,7 +42,9 @@ class StoredTurns:
         return self._num_bytes
 
     def put(self, turn: Turn) -> None:
-        """Stores a turn. Beyond the limit the client that has the most loses its oldest ones."""
+        """Stores a turn. Beyond the limit, the client that stores the most bytes loses its oldest
+        turns.
+        """
         with self._lock:
             turn.stored = self._clock()
             self._turns[turn.identifier] = turn
@@ -58,8 +62,8 @@ class StoredTurns:
         return turn if turn is not None and turn.owner == owner else None
 
     def remove(self, identifier: str, owner: str) -> bool:
-        """Forgets a turn of this owner. Returns False if there is none. Its text is kept as long as
-        a turn that continues it.
+        """Deletes a turn of this owner. Returns False if there is no such turn. The text is kept as
+        long as there is a turn that continues it.
         """
         with self._lock:
             self._forget_old()
@@ -70,7 +74,7 @@ class StoredTurns:
             return True
 
     def forget_old(self) -> None:
-        """Forgets what has been kept for long enough."""
+        """Deletes the turns whose time is over."""
         if self._turns:
             with self._lock:
                 self._forget_old()

@@ -11,9 +11,10 @@ OVERHEAD = 1024  # bytes of a turn beside its texts
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One response, and what it has added to its conversation.
+    """One response, with the messages that its request and answer have added to the conversation.
 
-    It refers to the turn that it continues, and so keeps the whole conversation, each text once.
+    A turn refers to the turn that it continues, so the whole conversation is kept, and each text
+    only once.
     """
 
     identifier: str  # of the response
@@ -34,11 +35,11 @@ class Turn:
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the turn alone."""
+        """The memory of this turn, without the turns that it continues."""
         return OVERHEAD + len(self.body) + sum(map(len, self.messages))
 
     def conversation(self) -> list[dict[str, Any]]:
-        """All messages so far, as in a chat. Takes time linear in `length`."""
+        """All messages of the conversation so far, as in a chat. Takes time linear in `length`."""
         return [
             message
             for turn in reversed(list(self._turns()))

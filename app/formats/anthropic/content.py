@@ -71,14 +71,14 @@ Content = Annotated[
 
 
 class ToolReference(ContentBlock):
-    """A tool with `defer_loading` that a search has found."""
+    """A reference to a tool with `defer_loading` that a search has found."""
 
     type: Literal["tool_reference"]
     tool_name: str
 
     @property
     def text(self) -> str:
-        return f"The tool {self.tool_name} is there to be called now."
+        return f"The tool {self.tool_name} can be called now."
 
 
 class ResultImage(ContentBlock):
@@ -157,9 +157,9 @@ Message = Annotated[
 
 
 def clean(messages: Any) -> Any:
-    """The messages without nulls: clients send back `"citations": null` and the like.
+    """The messages without nulls. Clients send back members such as `"citations": null`.
 
-    Raises ValueError for too many messages or blocks, before each is checked.
+    Raises ValueError for too many messages or blocks, before the messages themselves are checked.
     """
     if not isinstance(messages, list):
         return messages
@@ -170,7 +170,7 @@ def clean(messages: Any) -> Any:
     blocks = [block for content in contents if isinstance(content, list) for block in content]
     results = [block.get("content") for block in blocks if isinstance(block, dict)]
     if len(blocks) + sum(len(r) for r in results if isinstance(r, list)) > MAX_PARTS:
-        raise ValueError(f"must have at most {MAX_PARTS} blocks together")
+        raise ValueError(f"must have at most {MAX_PARTS} blocks in total")
     return cleaned
 
 
@@ -192,14 +192,16 @@ def has_calls(message: Message) -> bool:
 
 
 def referenced(messages: Sequence[Message]) -> set[str]:
-    """The names of tools that results of calls refer to."""
+    """The names of tools to which results of calls refer."""
     results = (b.content for m in messages for b in _blocks(m) if isinstance(b, ToolResultBlock))
     blocks = (block for content in results if not isinstance(content, str) for block in content)
     return {block.tool_name for block in blocks if isinstance(block, ToolReference)}
 
 
 def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) -> str:
-    """The text of blocks, one per line, so that words of two blocks don't run together."""
+    """The text of the blocks, each on its own line so that the words of two blocks don't run
+    together.
+    """
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 

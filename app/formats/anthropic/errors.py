@@ -39,7 +39,7 @@ _TYPES = {
 
 
 def is_spoken() -> bool:
-    """Whether the client of the current request speaks Anthropic's API."""
+    """Whether the client of the current request uses Anthropic's API."""
     is_message = "/v1/messages/" in f"{flask.request.path}/"
     is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")  # at any path
     return is_message or is_view or "anthropic-version" in flask.request.headers
@@ -64,8 +64,8 @@ def describe(error: Exception, request_id: str) -> Described:
 
 
 def _too_long(error: engine.PromptTooLong) -> str:
-    """The message in the words that Anthropic's clients recognise. The clients parse the numbers,
-    so "at least" must not precede one.
+    """The message, in words that Anthropic's clients recognize. The clients parse the numbers, so
+    "at least" must not precede a number.
     """
     prompt, new, limit = error.prompt_tokens, error.new_tokens, error.limit
     if prompt >= limit:

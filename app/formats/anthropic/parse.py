@@ -178,8 +178,8 @@ class MessagesBody(HowToThink):
     def chat(self, variables: Set[str], has_thoughts: bool) -> Chat:
         """The request as a chat. Raises BadRequest.
 
-        `variables`: those that the model's chat template uses. `has_thoughts`: whether it has
-        thoughts.
+        `variables`: those that the model's chat template uses. `has_thoughts`: whether the template
+        has thoughts.
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat() if self.output_config else {}
@@ -188,7 +188,9 @@ class MessagesBody(HowToThink):
             return validate(MessagesChat, values).said_as(self)
 
     def _beside(self, thinking: dict[str, Any]) -> dict[str, Any]:
-        """`thinking`, and the other ways to request it. Raises BadRequest if they differ."""
+        """The parameters for thinking: `thinking`, combined with the other parameters that request
+        thoughts. Raises BadRequest if they differ.
+        """
         if self.thinking is None:
             return {}
         asked, switches = self.chat_template_kwargs, thinking["chat_template_kwargs"]
@@ -219,7 +221,7 @@ class MessagesBody(HowToThink):
         }
 
     def _system(self) -> str:
-        """The system prompt without the client's billing block.
+        """The system prompt, without the client's billing block.
 
         That block changes in each turn, so the prefix cache would miss all text after it.
         """
@@ -234,7 +236,9 @@ class MessagesBody(HowToThink):
 
 
 class MessageRequest(MessagesBody, Generation):
-    """Accepts Anthropic's parameters, and those of all other generations under their own names."""
+    """Accepts Anthropic's parameters, and the parameters common to all generations under their
+    usual names.
+    """
 
     neutral: ClassVar[Table] = {
         **Generation.neutral,

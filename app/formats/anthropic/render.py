@@ -55,8 +55,8 @@ class MessageRender:
                 yield {"type": "message_stop"}, ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        """Text that the returned function writes is missing from `whole`, which a stream doesn't
-        need at its end.
+        """Text that the returned function writes is missing from `whole`, but a stream doesn't need
+        `whole`.
         """
         block = self._blocks.open
         if block is None or block.kind != "text" or not self._answer.is_plain:
@@ -123,7 +123,9 @@ class MessageRender:
         return self._head.identifier
 
     def _ending(self) -> dict[str, Any]:
-        """The reason of the end. `stop_reason` is null before the end, and if it was cancelled."""
+        """The reason why the message ended. `stop_reason` is null before the end, and if the
+        message was cancelled.
+        """
         reason = self._answer.finish_reason
         stop = self._answer.finished.stop_reason if self._answer.finished else None
         if reason == "stop" and stop in self._head.stop_strings:

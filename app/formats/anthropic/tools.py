@@ -85,8 +85,8 @@ class ToolChoice(BaseModel):
     model_config = Finite
 
     type: Literal["auto", "any", "tool", "none"] = Field(
-        description="`none`: the model is not shown the tools; `auto`: it may call some; `any`: it"
-        " must; `tool`: it must call the named one."
+        description="`none`: the model doesn't see the tools; `auto`: it may call some; `any`: it"
+        " must call at least one; `tool`: it must call the named one."
     )
     name: Name | None = Field(
         None, description="The name of one of the tools. Only for type `tool`."
@@ -122,8 +122,9 @@ class Thinking(BaseModel):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens of thoughts: their end is then forced. Only for type"
-        " `enabled`, which requires it. Without effect if the chat template has no thoughts.",
+        description="Maximum number of tokens in the thoughts, whose end is then forced. Only for"
+        " type `enabled`, which requires this member. Has no effect if the chat template has no"
+        " thoughts.",
     )
     display: Literal["summarized", "updates", "omitted"] | None = Field(
         None, description="`omitted`: no thoughts in the answer. Otherwise they are complete."
@@ -136,7 +137,7 @@ class Thinking(BaseModel):
         return self
 
     def in_chat(self, variables: Set[str], has_thoughts: bool) -> dict[str, Any]:
-        """Parameters of the chat. `variables`, `has_thoughts`: as in `MessagesBody.chat`."""
+        """The parameters of the chat. `variables`, `has_thoughts`: as in `MessagesBody.chat`."""
         is_disabled = self.type == "disabled"
         if not is_disabled and not has_thoughts and not SWITCHES & variables:
             neutral.note("thinking")
@@ -154,7 +155,7 @@ class Thinking(BaseModel):
 def tools_in_chat(
     tools: Sequence[OwnTool | OtherTool], choice: ToolChoice | None, referenced: Collection[str]
 ) -> dict[str, Any]:
-    """Parameters of the chat. The answer lists tools that the model doesn't see."""
+    """The parameters of the chat. The answer lists tools that the model doesn't see."""
     offered = []
     for i, tool in enumerate(tools):
         if isinstance(tool, OwnTool) and tool.is_shown(referenced):

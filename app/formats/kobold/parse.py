@@ -93,8 +93,8 @@ class Kobold(OtherServers, OneText):
         max_length=7,
         description="Order of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4),"
         " temperature (5) and repetition penalty (6). Active samplers are applied in the order 6,"
-        " 5, 0, 2, 1, 3, 4, or with 5 at the end. Another order is ignored, and"
-        " `X-Switchyard-Ignored` lists it.",
+        " 5, 0, 2, 1, 3, 4, or with 5 at the end. Any other order is ignored, and"
+        " `X-Switchyard-Ignored` names the parameter.",
     )
     max_context_length: int | None = Field(
         None,
@@ -145,7 +145,7 @@ class Kobold(OtherServers, OneText):
         return replace(sampling, temperature_last=True) if self._asks_for(_HEAT_LAST) else sampling
 
     def _asks_for(self, order: Sequence[int]) -> bool:
-        """Whether `sampler_order`, reduced to active samplers, equals `order`."""
+        """Whether `sampler_order`, without inactive samplers, equals `order`."""
         if self.sampler_order is None:
             return order is _ORDER
         is_on = (
@@ -246,7 +246,7 @@ class DecodeTokens(Parameters):
 
 
 def kobold_stream(body: dict[str, Any]) -> KoboldStream:
-    """A streamed request from its JSON body. Raises BadRequest."""
+    """A streamed request, from its JSON body. Raises BadRequest."""
     return validate(KoboldStream, body)
 
 
@@ -255,7 +255,7 @@ _KOBOLD_ALONE = known_by(Kobold) - known_by(Textgen)
 
 def is_textgen(body: dict[str, Any]) -> bool:
     """Whether a body is that of text-generation-webui, which shares the path. The name of the token
-    limit tells them apart.
+    limit distinguishes the two.
     """
     return "max_new_tokens" in body and not body.keys() & _KOBOLD_ALONE
 

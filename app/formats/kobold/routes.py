@@ -1,4 +1,4 @@
-"""Routes of KoboldAI, KoboldCpp and text-generation-webui, without those of OpenAI's API."""
+"""Routes of KoboldAI, KoboldCpp and text-generation-webui, except for those of OpenAI's API."""
 
 import hashlib
 import uuid
@@ -95,7 +95,7 @@ def stream() -> flask.Response:
 @blueprint.post("/api/extra/abort")
 @declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"}, counts=False)
 def abort() -> flask.Response:
-    """End the generations that this client started with the given `genkey`. Each is answered with
+    """End the generations that this client started with the given `genkey`. The answer to each has
     its text so far.
     """
     key = _receive(parse.Key)
@@ -112,7 +112,7 @@ def abort() -> flask.Response:
 @blueprint.post("/api/extra/tokencount")
 @declares({200: TokenIds}, body=parse.CountTokens, errors=(503,), example={"prompt": "Hello!"})
 def count_prompt() -> flask.Response:
-    """The tokens of a prompt."""
+    """The number of tokens in a prompt, and their ids."""
     request = _receive(parse.CountTokens)
     token_ids = _encode(request.prompt, "prompt", add_bos=request.special)
     return json_response({"value": len(token_ids), "ids": token_ids})

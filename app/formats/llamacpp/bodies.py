@@ -53,9 +53,10 @@ def props(model: engine.Engine) -> dict[str, Any]:
 
 
 def slots(model: engine.Engine) -> Iterator[dict[str, Any]]:
-    """The slots of a loaded model, one for each job that may run. The first ones are busy.
+    """The slots of a loaded model, one for each job that may run at the same time. The busy slots
+    come first.
 
-    They don't show which client's job is in which slot.
+    The slots don't show which client's job they hold.
     """
     num_busy = sum(job.state != "pending" for job in model.jobs(timeout=0))
     for i in range(model.config.max_batch_size):

@@ -81,23 +81,24 @@ class LlamaCppOptions(OtherServers):
         default={},
         max_length=1024,
         description="Numbers that are added to the logits of tokens. The key is a token id, or a"
-        " text that stands for each of its tokens. A list of pairs works too. false means -100.",
+        " text that stands for each of its tokens. A list of pairs is also accepted. false means"
+        " -100.",
     )
     n_probs: int = Field(
         0,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return the log-probability of each token, and of this number of most"
-        " probable tokens at its place, in `completion_probabilities`.",
+        description="Return in `completion_probabilities` the log-probability of each token, and"
+        " those of this number of most probable tokens at its place.",
     )
     return_tokens: bool = Field(
-        False, description="Also return the tokens of the text. A stream always does."
+        False, description="Also return the tokens of the text. A stream always returns them."
     )
     response_fields: list[Annotated[str, Field(max_length=200)]] = Field(
         default=[],
         max_length=64,
-        description="The answer has only these fields; `a/b` is the field `b` in `a`. Unknown"
-        " names have no effect. In a stream, this applies to the last event.",
+        description="The only fields that the answer has; `a/b` is the field `b` in `a`. Unknown"
+        " names have no effect. In a stream, this parameter applies only to the last event.",
     )
     timings: bool = Field(True, description="Return the time of each stage; see Timings.")
 
@@ -132,7 +133,7 @@ class LlamaCppOptions(OtherServers):
         return super().tokenized(job, tokenizer, limit)
 
     def biased(self, sampling: engine.Sampling, tokenizer: engine.Tokenizer) -> dict[int, float]:
-        """The bias of each token that is given by id, or occurs in a given text."""
+        """The bias of each token that is given by its id or occurs in a given text."""
         bias = dict(sampling.logit_bias)
         for text, value in self.logit_bias.items():
             if not _is_id(text):
@@ -152,7 +153,7 @@ class LlamaCpp(LlamaCppOptions):
         min_length=1,
         fail_fast=True,
         description="The text to continue, or tokens, or a mixture of both; or a list of these,"
-        ' each with its own answer. `{"prompt_string": TEXT}` works too.',
+        ' each with its own answer. `{"prompt_string": TEXT}` is also accepted.',
     )
 
     @field_validator("prompt", mode="before", json_schema_input_type=Given | Prompts)

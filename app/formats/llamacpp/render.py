@@ -144,7 +144,7 @@ def _stop_type(finished: engine.Finished, word: str) -> str:
 
 
 def _is_truncated(finished: engine.Finished, max_tokens: int) -> bool:
-    """Whether the full context ended the text."""
+    """Whether the text ended because the context was full."""
     num_tokens = finished.prompt_tokens + finished.new_tokens
     return finished.finish_reason == "length" and num_tokens >= max_tokens
 

@@ -11,7 +11,7 @@ UNSEEDED = 2**32 - 1  # llama.cpp's value for a request without a seed
 
 def generation_settings(request: LlamaCppOptions, model: engine.Engine) -> dict[str, Any]:
     """The effective parameters of a request, under llama.cpp's names. Samplers that this server
-    lacks are off.
+    doesn't have are shown as off.
     """
     sampling = request.sampling(model.config)
     names = request.names_of_fields()

@@ -32,7 +32,7 @@ class LlamaCppChunk(TypedDict):
 @with_config(ConfigDict(extra="allow"))
 class LlamaCppBody(TypedDict, total=False):
     """A whole answer, and the last event of a stream. `response_fields` can leave out any member,
-    and can add nested ones by names such as `a/b`.
+    and can add nested members with names such as `a/b`.
     """
 
     index: int

@@ -1,4 +1,6 @@
-"""Ollama's wire format: /api/chat, /api/generate, and its clients' requests about models."""
+"""Ollama's wire format: /api/chat, /api/generate, and the requests that Ollama's clients make about
+models.
+"""
 
 from switchyard.app.formats.format import Format, Words
 from switchyard.app.formats.ollama.errors import OllamaErrorBody, describe, is_spoken

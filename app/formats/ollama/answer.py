@@ -34,7 +34,7 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model, without a tag that the configuration doesn't have."""
+    """The name of a model. A tag that the configuration doesn't have is removed."""
     if name is None or not name.endswith(LATEST):
         return name
     try:
@@ -94,7 +94,7 @@ def _plain(
     identifier: str,
     make_render: Callable[[tuple[int, ...], Mapping[str, Answer]], Render],
 ) -> Prepared:
-    """A prompt without a chat template: a text to continue, or a text with a gap."""
+    """A prompt without a chat template: either a text to continue or a text with a gap."""
     tokenizer, most = model.tokenizer, model.info.max_seq_len
     model.check_room(1, tokenizer.guess(len(request.prompt) + len(request.suffix or "")))
     if request.suffix is None:
@@ -111,7 +111,9 @@ def _plain(
 def _after_context(
     request: OllamaBody, model: engine.Engine, token_ids: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The request's context, then the prompt. A token that begins each prompt stays the first."""
+    """The tokens of the request's context, then those of the prompt. A token that begins every
+    prompt stays first.
+    """
     context = request.context if isinstance(request, GenerateRequest) else []
     if not context:
         return token_ids
@@ -120,8 +122,8 @@ def _after_context(
 
 
 def _keep(request: OllamaBody, name: str) -> None:
-    """Sets how long the model stays loaded, if the API key is an admin's. Values of other clients
-    are ignored, and the answer says so.
+    """Sets how long the model stays loaded if the API key is an admin's. Other clients' values are
+    ignored, and the answer says so.
     """
     seconds, caller = request.keep_alive, caller_of(flask.request)
     if seconds is None:
@@ -165,7 +167,7 @@ def _done(
 
 
 def one_line(body: dict[str, Any], is_streamed: bool) -> flask.Response:
-    """A body that is the whole answer, streamed or not."""
+    """A response with a single body, which is the whole answer whether it is streamed or not."""
     if not is_streamed:
         return json_response(body)
     return flask.Response(dumps(body) + b"\n", mimetype=JSON_LINES.mimetype)

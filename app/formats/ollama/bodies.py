@@ -21,7 +21,7 @@ class OllamaLogprob(OllamaToken):
 
 
 class OllamaEnd(TypedDict):
-    """Members that the last body has. Durations in nanoseconds."""
+    """The members that only the last body has. Durations are in nanoseconds."""
 
     model: str
     created_at: str

@@ -23,7 +23,7 @@ class OllamaErrorBody(TypedDict):
 
 
 def is_spoken() -> bool:
-    """Whether the client of the current request speaks Ollama's API."""
+    """Whether the client of the current request uses Ollama's API."""
     is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")  # at any path
     return is_view or _PATH.fullmatch(flask.request.path) is not None
 

@@ -1,4 +1,5 @@
-"""Messages of Ollama's API, which are those of a chat, with arguments as objects. Pure."""
+"""Messages of Ollama's API, which differ from those of a chat in that arguments are objects. Pure.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -49,8 +50,9 @@ class OllamaMessage(Message):
     )
     tool_call_id: str | None = Field(
         None,
-        description="For a result: the id of its call. Without it the result belongs to the first"
-        " call with this `tool_name` that has no result yet, or else to the first call.",
+        description="For a result: the id of its call. Without an id, the result belongs to the"
+        " first call with this `tool_name` that has no result yet, or else to the first call"
+        " without a result.",
     )
 
 

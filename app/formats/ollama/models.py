@@ -13,12 +13,12 @@ _STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 def listed(model: engine.Engine) -> dict[str, Any]:
-    """A model in the list of those that are served."""
+    """A model in the list of served models."""
     return {**_head(model), "modified_at": written(model.model_dir.created * 10**9)}
 
 
 def running(model: engine.Engine, status: engine.ModelStatus) -> dict[str, Any]:
-    """A model in the list of those that are loaded."""
+    """A model in the list of loaded models."""
     on_gpus = sum(size for place, size in status.needed.items() if place != "host")
     left = status.idle_left
     is_on_gpus = not model.info.device.startswith("cpu")
@@ -31,7 +31,8 @@ def running(model: engine.Engine, status: engine.ModelStatus) -> dict[str, Any]:
 
 
 def shown(model: engine.Engine, defaults: dict[str, Any], capabilities: list[str]) -> Any:
-    """All about a model. `defaults`: those of options, under Ollama's names."""
+    """All information about a model. `defaults`: the default values of options, by Ollama's names.
+    """
     files, name = model.model_dir, model.config.name
     parameters = "\n".join(f"{key:<30} {value}" for key, value in defaults.items())
     return {

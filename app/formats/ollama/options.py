@@ -43,8 +43,8 @@ _ASKED = {
 
 
 def _bare(schema: dict[str, Any], kind: type[BaseModel]) -> None:
-    """The schema without descriptions, because the request has the same parameters outside of
-    `options`.
+    """The schema without descriptions, because the request has the same parameters, with
+    descriptions, outside `options`.
     """
     admit: Any = Finite["json_schema_extra"]
     admit(schema, kind)

@@ -59,20 +59,19 @@ class OllamaBody(OllamaDefaults, Chat):
     )
     think: Think | None = Field(
         None,
-        description="Whether to think, or at which level, for the model's chat template. False"
-        " also leaves thoughts out of the answer. If the template has no such switch, it is"
-        " ignored; the response says so.",
+        description="Whether to think, or at which level. The value is passed to the model's chat"
+        " template. False also leaves thoughts out of the answer. A template without such a switch"
+        " ignores the value; the response says so.",
     )
     keep_alive: float | None = Field(
         None,
-        description="Seconds without a job after which the model is unloaded, or a duration such"
-        " as `5m`; below 0: never; 0: after this answer. From an admin's API key it applies to all"
-        " requests from now on. From other clients it is ignored; the response says so.",
+        description="Seconds without a job after which the model is unloaded, or a duration such as"
+        " `5m`; below 0: never; 0: after this answer. With an admin's API key, the value applies to"
+        " all requests from now on. The values of other clients are ignored; the response says so.",
     )
     options: Options | None = Field(
         None,
-        description="Parameters of sampling and length, with the same names as outside of"
-        " `options`.",
+        description="Parameters for sampling and length, with the same names as outside `options`.",
     )
 
     @field_validator("response_format", mode="before", json_schema_input_type=Form)
@@ -214,7 +213,7 @@ class GenerateRequest(OllamaBody):
 
 
 class ModelRequest(Parameters):
-    """The body of routes about one model."""
+    """The body of requests about one model."""
 
     neutral: ClassVar[Table] = {"verbose": (False, True), "insecure": (False, True)}
 

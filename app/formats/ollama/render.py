@@ -21,7 +21,7 @@ LINES = Framing(JSON_LINES.frame, JSON_LINES.mimetype, heartbeat=b" ")
 
 @dataclass(frozen=True, slots=True)
 class OllamaHead:
-    """What is known before an answer begins."""
+    """The members of an answer that are known before it begins."""
 
     model: str
     created_at: str  # of all bodies: a frame differs from the one before in its text alone
@@ -144,7 +144,7 @@ class OllamaRender:
         }
 
     def _context(self, finished: engine.Finished) -> Mapping[str, list[int]]:
-        """The tokens so far, for a request that continues from here."""
+        """The tokens so far, for a request that continues from this answer."""
         if self._head.context is None:
             return {}
         is_over = finished.finish_reason == "stop" and finished.stop_reason is None

@@ -1,4 +1,4 @@
-"""Times as Ollama's API writes them: RFC 3339, with nanoseconds. Pure."""
+"""Times as Ollama's API writes them: in the format of RFC 3339, with nanoseconds. Pure."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,7 @@ NEVER = "2200-01-01T00:00:00.000000000Z"  # of what doesn't expire
 
 
 def written(nanoseconds: int) -> str:
-    """A time since the epoch."""
+    """Formats a time that is given in nanoseconds since the epoch."""
     seconds, rest = divmod(nanoseconds, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
