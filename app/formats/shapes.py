@@ -31,9 +31,10 @@ class Usage(TypedDict):
 def usage(
     finished: Sequence[engine.Finished], num_jobs: int, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """The usage of all jobs. `finished` has `num_jobs` of the first prompt, then of the next.
+    """The usage of all jobs. `finished` has `num_jobs` jobs of the first prompt, then as many of
+    the next.
 
-    A prompt counts once.
+    Each prompt counts once.
     """
     prompt_tokens = sum(f.prompt_tokens for f in finished[::num_jobs])
     cached_tokens = sum(f.cached_tokens for f in finished[::num_jobs])
@@ -48,7 +49,7 @@ def usage(
 
 
 def ending(finished: engine.Finished | None) -> dict[str, Any]:
-    """The members of a choice about its end; None: it continues."""
+    """The members of a choice that describe its end. `finished` is None if the choice continues."""
     if finished is None:
         return {"finish_reason": None}
     reason = {} if finished.stop_reason is None else {"stop_reason": finished.stop_reason}
@@ -70,7 +71,7 @@ def delta(part: Part) -> dict[str, Any]:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The arguments of a call, which the token limit may have cut off."""
+    """The arguments of a call as an object. The token limit may have cut their text off."""
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
     except ValueError:  # no JSON; a stream sends the text unchanged

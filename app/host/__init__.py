@@ -1,1 +1,1 @@
-"""Text for a host application's views, from models in its process or from a server."""
+"""Generates text for a host application's views, with models in its process or on a server."""

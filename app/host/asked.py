@@ -25,7 +25,7 @@ MEANINGLESS = (
 def asked(
     prompt: str | None, messages: list[dict[str, Any]] | None, parameters: dict[str, Any]
 ) -> dict[str, Any]:
-    """The body of an equal request. Raises BadRequest."""
+    """The body of an equivalent request. Raises BadRequest."""
     if (prompt is None) == (messages is None):
         raise BadRequest("give either prompt or messages", "prompt")
     if messages is None and not isinstance(prompt, str):

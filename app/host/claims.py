@@ -1,4 +1,6 @@
-"""Claims of processes on models, to warn if two processes of a user have loaded the same one."""
+"""Claims of processes on models, which allow a warning if two processes of a user have loaded the
+same model.
+"""
 
 import contextlib
 import fcntl

@@ -64,7 +64,7 @@ class LocalSource:
 class Local:
     """The models of one application, loaded in the process that first needs them.
 
-    A fork before that does no harm.
+    The process may fork before then.
     """
 
     def __init__(self, app: flask.Flask, settings: Settings) -> None:
@@ -122,8 +122,8 @@ class Local:
             self.services.models = models or self._shared.models
 
     def before_request(self) -> None:
-        """Starts the models before a request of the API, unless the request only reads or no route
-        accepts it.
+        """Starts the models before a request of the API, unless the request only reads state or no
+        route accepts it.
         """
         TABLES.check_process()
         if flask.request.endpoint in (OTHER_METHOD, OTHER_PATH):
@@ -134,7 +134,7 @@ class Local:
             self._start_once()
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """Like `Switchyard.stream`. `body`: that of an equal request."""
+        """Like `Switchyard.stream`. `body`: that of an equivalent request."""
         self._start_once()
         self._wait_until_loaded()
         with self._context():
@@ -147,7 +147,7 @@ class Local:
             return TextStream(LocalSource(submitted, account))
 
     def count(self, body: dict[str, Any]) -> int:
-        """Like `Switchyard.count`. `body`: that of an equal request."""
+        """Like `Switchyard.count`. `body`: that of an equivalent request."""
         with (
             self._context(),
             generation.inside(services().gate, _length_of(body), services().settings),
@@ -216,7 +216,7 @@ def _submit(body: dict[str, Any], account: Account | None) -> Submitted:
 
 
 def _length_of(value: Any) -> int:
-    """The approximate number of bytes that a value would have as JSON."""
+    """The approximate size of a value as JSON, in bytes."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Passes requests under a host application's prefix through to a Switchyard server, unchanged."""
+"""Passes requests below a host application's prefix on to a Switchyard server, unchanged."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, update_wrapper
@@ -38,7 +38,7 @@ def make_passing(
     url_prefix: str,
     before_request: Sequence[Callable[[], Any]],
 ) -> flask.Blueprint:
-    """A blueprint that passes on all paths below `url_prefix`, except WebSockets.
+    """A blueprint that passes on requests to all paths below `url_prefix`, except for WebSockets.
 
     A request keeps its own API key. The application's key is for `generate` and `stream` only.
     """
@@ -63,7 +63,9 @@ class PassedBody(Iterator[bytes]):
         self._answer = answer
 
     def __next__(self) -> bytes:
-        """Raises engine.Closed if the server is lost, so that the client notices the cut."""
+        """Raises engine.Closed if the connection to the server is lost, so that the client notices
+        that the body is incomplete.
+        """
         try:
             if data := self._answer.read():
                 return data
@@ -102,7 +104,8 @@ def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
 
 def _headers(request: flask.Request) -> dict[str, str]:
     """The headers to pass on. They show the server that the request was passed on and may come from
-    anywhere. Otherwise the server would take it for one of a process on the host's machine.
+    anywhere. Without them, the server would treat the request as one from a process on the host's
+    machine.
     """
     headers = {name: value for name, value in request.headers if _is_passed(name)}
     if headers.get("Origin", "").partition("://")[2] == request.host:

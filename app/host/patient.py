@@ -1,4 +1,4 @@
-"""HTTP connections whose reader calls a function now and then while it waits, even before an answer
+"""HTTP connections whose reader regularly calls a function while it waits, even before an answer
 begins. No HTTP library lets another thread interrupt that wait.
 """
 
@@ -42,7 +42,9 @@ WAITING = _Waiting()
 
 
 class _PatientSocket(io.RawIOBase):
-    """Reads a socket whose timeout is LOOK, and calls `look` between. Keeps the socket open."""
+    """Reads a socket whose timeout is LOOK, and calls `look` after each timeout. Keeps the socket
+    open.
+    """
 
     def __init__(self, sock: socket.socket, look: Look) -> None:
         self._sock = sock

@@ -42,7 +42,7 @@ _REFUSALS: dict[str, type[engine.Refused]] = {
 
 
 def pause_of(error: Exception) -> float | None:
-    """Seconds to wait before another try; None if waiting does not help."""
+    """Seconds to wait before another attempt; None if waiting does not help."""
     if isinstance(error, PASSING) or type(error) is engine.Refused:
         return error.retry_after
     return None
@@ -64,7 +64,9 @@ def refusal_of(answer: Incoming) -> Exception:
 
 
 def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RETRY) -> Exception:
-    """The exception for an error body. `detail`: its `error`. `status`: 500 inside a stream."""
+    """The exception for an error body. `detail`: the member `error` of the body. `status`: 500
+    inside a stream.
+    """
     code, message = str(detail.get("code")), str(detail.get("message"))
     param = detail.get("param")
     if code == "context_length_exceeded":

@@ -57,7 +57,7 @@ class RemoteSource:
         self._answer.drop()
 
     def _take(self, event: bytes) -> str | Exception:
-        """The text in an event, or the error."""
+        """Takes the text or the error from an event."""
         data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
         if not data or data == b"[DONE]":
             return ""
@@ -88,7 +88,9 @@ class RemoteSource:
 
 
 class Remote:
-    """The server of one application. It connects at the first request, so forks do no harm."""
+    """The server that one application uses. The first request opens the connection, so the process
+    may fork before then.
+    """
 
     def __init__(self, url: str, key: str | None, settings: Settings) -> None:
         """Raises SettingsError."""
@@ -111,13 +113,13 @@ class Remote:
         return True
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """Like `Switchyard.stream`. `body`: that of an equal request."""
+        """Like `Switchyard.stream`. `body`: that of an equivalent request."""
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         more = {"stream": True, "stream_options": {"include_usage": True}}
         return TextStream(RemoteSource(self._answer(path, {**body, **more})))
 
     def count(self, body: dict[str, Any]) -> int:
-        """Like `Switchyard.count`. `body`: that of an equal request."""
+        """Like `Switchyard.count`. `body`: that of an equivalent request."""
         answer = self._answer("/tokenize", body)
         try:
             return int(json.loads(answer.read_all(MAX_COUNTED))["count"])

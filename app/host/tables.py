@@ -22,16 +22,16 @@ Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
 class HostModels(engine.Models):
-    """Models whose process continues if one fails. A failed model is loaded again, after longer and
-    longer waits.
+    """Models in a process that continues if one of them fails. A failed model is loaded again,
+    after increasingly long waits.
     """
 
     is_final = False
 
 
 class SharedModels:
-    """Models that applications share. `users`: applications that have started but not closed
-    them.
+    """Models that applications share. `users`: the applications that have started the models but
+    not closed them.
     """
 
     def __init__(self, wanted: tuple[Any, ...], models: engine.Models, grace: float) -> None:
@@ -44,8 +44,8 @@ class SharedModels:
 
 
 class Tables:
-    """The shared models of one process. One lock guards everything; no load or close happens while
-    it is held.
+    """The shared models of one process. One lock guards everything; no model is loaded or closed
+    while the lock is held.
     """
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class Tables:
     ) -> SharedModels:
         """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
 
-        `ledger`: closed after them at the process's end. Raises RuntimeError in a fork, and
-        engine.ModelError, even without torch.
+        `ledger`: closed after the models at the process's end. Raises RuntimeError in a forked
+        process, and engine.ModelError, including if torch is missing.
         """
         with self._lock:
             self.check_process()
@@ -134,7 +134,7 @@ class Tables:
         return shared
 
     def _close_all(self) -> None:
-        """Closes all models at the process's end. It does not wait for a running load."""
+        """Closes all models at the process's end. Does not wait for a running load."""
         if self._process != os.getpid():
             return
         for shared in list(self._started):

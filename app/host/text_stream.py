@@ -32,7 +32,7 @@ class Source(Protocol):
     """The source of a completion's pieces."""
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
-        """Waits for more pieces, or for the end, which may be an exception after pieces.
+        """Waits for more pieces or for the end. The end may be an exception, even after pieces.
 
         Raises what `Switchyard.generate` raises.
         """
@@ -41,15 +41,16 @@ class Source(Protocol):
         """Cancels the rest of the generation. Idempotent."""
 
     def drop(self) -> None:
-        """Like `close`, for finalizers, which may run during any code, so it takes no lock. A
-        thread other than the reader may call it too: a `read` then ends or raises soon.
+        """Like `close`, but for finalizers. A finalizer may run during any code, so this method
+        takes no lock. A thread other than the reader may also call it; a running `read` then soon
+        returns or raises an exception.
         """
 
 
 class TextStream(Iterator[str]):
     """An iterator over the pieces of a completion.
 
-    Closing it, or dropping the last reference to it, cancels the rest of the generation.
+    Closing the iterator, or dropping the last reference to it, cancels the rest of the generation.
     """
 
     def __init__(self, source: Source) -> None:

@@ -60,7 +60,7 @@ class Upstream:
         """Sends a request, and waits for the head of the answer. The caller closes the answer.
 
         `look` is called meanwhile; its exception ends the wait. Raises engine.Dead if the server
-        can't be reached, engine.Closed if it is lost.
+        can't be reached, engine.Closed if the connection is lost.
         """
         hint(has_models=False)
         try:
@@ -86,7 +86,7 @@ class Upstream:
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter answer in place of the server, in this process; None restores the server.
+        """Lets an adapter answer instead of the server, in this process. None restores the server.
         For tests of host applications.
         """
         self.close()
@@ -152,7 +152,8 @@ class Incoming:
     def read(self) -> bytes:
         """The next bytes of the body, not decoded; empty at its end. Waits for them.
 
-        Raises engine.Closed if the server is lost, or the exception of the request's `look`.
+        Raises engine.Closed if the connection is lost, or the exception that the request's `look`
+        raises.
         """
         try:
             return bytes(self._answer.raw.read1(PIECE, decode_content=False))
@@ -174,8 +175,8 @@ class Incoming:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Closes the answer. Before the end of the body this also closes the connection, and the
-        server cancels the jobs.
+        """Closes the answer. If the body has not been read to its end, this also closes the
+        connection, and the server cancels the jobs.
         """
         self._answer.close()
 

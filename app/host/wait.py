@@ -25,7 +25,7 @@ def check_silence(silent: float, settings: Settings) -> None:
 
 
 class Wait:
-    """The wait of one request, from its beginning."""
+    """The wait of one request, from the request's beginning."""
 
     def __init__(self, settings: Settings, timeout: Any) -> None:
         """`timeout`: the request's parameter, unchecked."""
@@ -44,13 +44,13 @@ class Wait:
 
     @property
     def timeout(self) -> dict[str, float]:
-        """The rest of the request's own `timeout`, as a parameter for the server."""
+        """The remaining part of the request's own `timeout`, as a parameter for the server."""
         if self._asked is None:
             return {}
         return {"timeout": max(self._asked - (time.monotonic() - self._begun), 0.001)}
 
     def look(self, silent: float) -> None:
-        """Checks client, deadline and silence. `silent`: seconds without a byte of the server.
+        """Checks client, deadline and silence. `silent`: seconds without a byte from the server.
 
         Raises ClientGone, TimedOut, engine.Closed.
         """
@@ -61,7 +61,9 @@ class Wait:
         check_silence(silent, self._settings)
 
     def rest(self, seconds: float) -> None:
-        """Waits, and checks the client. Raises ClientGone, or engine.Draining if the host ends."""
+        """Waits, and checks the client. Raises ClientGone, or engine.Draining if the host
+        application shuts down.
+        """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._client.check()

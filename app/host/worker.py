@@ -17,7 +17,7 @@ THREADLESS = "without --threads, uWSGI generates nothing between two requests"
 
 
 def is_ending() -> bool:
-    """Whether gunicorn's worker takes no more requests, and waits for running ones.
+    """Whether gunicorn's worker accepts no more requests, and waits only for running ones.
 
     False under any other server, where SIGTERM ends the process at once.
     """
@@ -25,7 +25,7 @@ def is_ending() -> bool:
 
 
 def hint(has_models: bool) -> None:
-    """Logs a warning if the kind of worker doesn't suit long requests, once each.
+    """Logs a warning if the kind of worker doesn't suit long requests. Each warning is logged once.
 
     `has_models`: whether this process loads models itself.
     """

@@ -34,7 +34,8 @@ class Completion(Scored):
 
     prompt: Prompts = Field(
         description="A string, token ids, or a list of either; token ids are used unchanged."
-        " Refused outside the vocabulary, and if longer than the context."
+        " Refused if a token id is outside the vocabulary, or if a prompt is longer than the"
+        " context."
     )
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
         None,
@@ -49,14 +50,14 @@ class Completion(Scored):
     )
     echo: bool = Field(
         False,
-        description="The text begins with the prompt, and `logprobs` begin with the"
-        " prompt's tokens.",
+        description="True: the text begins with the prompt, and `logprobs` begin with the prompt's"
+        " tokens.",
     )
     logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return the log-probability of each token, and of this number of most"
+        description="Return the log-probability of each token, and those of this number of most"
         " probable tokens at its place; see Logprobs.",
     )
     best_of: int | None = Field(
@@ -71,7 +72,7 @@ class Completion(Scored):
     @field_validator("prompt", mode="before", json_schema_input_type=Prompt | Prompts)
     @classmethod
     def _list_of_prompts(cls, value: Any) -> Any:
-        """A single prompt becomes a list of one."""
+        """Converts a single prompt to a list of one prompt."""
         is_one = isinstance(value, str) or (
             isinstance(value, list) and value and type(value[0]) is int
         )

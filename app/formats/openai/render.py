@@ -33,7 +33,7 @@ class OpenAIHead:
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that a completion begins with."""
+    """The prompt with which a completion begins."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -43,7 +43,7 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; e
 
 
 class OpenAIRender(ChoicesRender):
-    """Base of both renders: choices by index, then usage."""
+    """The base of both renders. Renders choices by index, then the usage."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class OpenAIRender(ChoicesRender):
 
     @property
     def _reasoning_tokens(self) -> int:
-        """The number of thought tokens of all choices so far."""
+        """The number of tokens in the thoughts of all choices so far."""
         return 0
 
     @abc.abstractmethod
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        """Bodies before a choice's first new text. `logprobs`: those of the prompt."""
+        """The bodies before a choice's first new text. `logprobs`: those of the prompt."""
 
     @abc.abstractmethod
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
@@ -149,7 +149,9 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies of an event. The last one has the tokens so far, if the client wants them."""
+        """The bodies of an event. If the client wants tokens, the last body has those since the
+        previous one.
+        """
         if not self._request.return_token_ids:
             yield from bodies
             return
@@ -182,7 +184,7 @@ class CompletionRender(OpenAIRender):
         echoes: Sequence[Echo | None],
         names: TokenNames,
     ) -> None:
-        """`echoes`: for each choice of the answer, the prompt that it begins with."""
+        """`echoes`: for each choice of the answer, the prompt with which the choice begins."""
         super().__init__(head, request, choices, names)
         self._echoes = echoes
         is_scored = request.asked_logprobs is not None

@@ -129,8 +129,8 @@ def create_embedding() -> flask.Response:
 
 
 def _framing(request: Scored, num_choices: int) -> Framing | None:
-    """The framing of a streamed answer. Raises BadRequest for a parameter for which it has no
-    room.
+    """The framing of a streamed answer. Raises BadRequest for a parameter for which the framing has
+    no room.
     """
     if not request.stream:
         return None

@@ -57,7 +57,7 @@ def create_text() -> flask.Response:
     example={"prompt": "Once upon a time", "max_tokens": 64},
 )
 def get_text() -> flask.Response:
-    """Continue a prompt from the query string; with `stream=true` for an EventSource."""
+    """Continue a prompt from the query string. An EventSource needs `stream=true`."""
     if flask.request.method == "HEAD":  # it must not cost a generation
         raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
     if "Last-Event-ID" in flask.request.headers and not services().settings.resume_timeout:

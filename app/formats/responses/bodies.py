@@ -1,4 +1,4 @@
-"""Shapes of the answers of OpenAI's Responses, for its contract."""
+"""Shapes of the answers of OpenAI's Responses API, for its contract."""
 
 from typing import Any, Literal
 

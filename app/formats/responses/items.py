@@ -17,7 +17,9 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class Item(Object):
-    """Base of all items. Both members are copied from earlier answers, and have no effect."""
+    """The base of all items. Clients copy both members from earlier answers; the members have no
+    effect.
+    """
 
     place: ClassVar[str] = "input"
 
@@ -157,9 +159,9 @@ AnyItem = Annotated[
 
 
 def clean(items: list[Any]) -> list[Any]:
-    """The items without nulls: clients send back `"encrypted_content": null` and the like.
+    """The items without nulls. Clients send back members such as `"encrypted_content": null`.
 
-    Raises ValueError for too many items or parts, before each is checked.
+    Raises ValueError for too many items or parts, before the items themselves are checked.
     """
     if len(items) > MAX_MESSAGES:
         raise ValueError(f"must be at most {MAX_MESSAGES}")
@@ -171,7 +173,7 @@ def clean(items: list[Any]) -> list[Any]:
                 num_parts += len(parts)
                 item[name] = [without_nulls(p) if isinstance(p, dict) else p for p in parts]
     if num_parts > MAX_PARTS:
-        raise ValueError(f"must have at most {MAX_PARTS} parts together")
+        raise ValueError(f"must have at most {MAX_PARTS} parts in total")
     return cleaned
 
 

@@ -112,7 +112,7 @@ class ResponseRequest(Generation, HowToThink):
     store: bool = Field(
         True,
         description="Keep the response and its conversation in memory for `previous_response_id`,"
-        " as long as the setting `store_timeout` says.",
+        " for the time that the setting `store_timeout` specifies.",
     )
     instructions: str | None = Field(
         None,
@@ -132,7 +132,7 @@ class ResponseRequest(Generation, HowToThink):
     )
     tool_choice: ToolChoice | None = Field(
         None,
-        description="As in chats, but a function's name is beside its `type`.",
+        description="As in chats, but a function's name is a sibling of its `type`.",
     )
     parallel_tool_calls: bool = Field(True, description="As in chats.")
     text: TextConfig = Field(TextConfig(), description="The form of the answer.")
@@ -202,7 +202,7 @@ class ResponseRequest(Generation, HowToThink):
 
     @property
     def _effort_and_form(self) -> dict[str, Any]:
-        """The messages, as in a chat. Raises BadRequest."""
+        """The messages of the input, as in a chat. Raises BadRequest."""
         nested = {
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
@@ -279,7 +279,7 @@ def response(body: dict[str, Any]) -> ResponseRequest:
 
 
 def _given(value: BaseModel) -> dict[str, Any]:
-    """The value as the client gave it."""
+    """The value in the form that the client gave."""
     return value.model_dump(by_alias=True, exclude_none=True)
 
 

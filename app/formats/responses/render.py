@@ -108,7 +108,7 @@ class ResponseRender:
         yield from self._blocks.close()
 
     def _take_logprobs(self, block: Block) -> list[dict[str, Any]]:
-        """The logprobs of the tokens by which a block has grown. Only text has logprobs."""
+        """The logprobs of the tokens that a block has gained. Only blocks of text have logprobs."""
         taken, self._pending = self._pending, []
         if block.kind != "text":
             return []

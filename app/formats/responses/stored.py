@@ -1,4 +1,4 @@
-"""Stored responses: the conversation that a request continues, and storing its answer. Request
+"""Stored responses: finds the conversation that a request continues, and stores the answer. Request
 threads and the sender.
 """
 
@@ -28,7 +28,7 @@ _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 
 
 class StoredConversation:
-    """The conversation of one request: the stored part, and what the request adds."""
+    """The conversation of one request: the stored messages, and those that the request adds."""
 
     def __init__(self, request: ResponseRequest, here: Services) -> None:
         """Raises NotStored, BadRequest, and what `submit.enter` raises."""
@@ -43,13 +43,13 @@ class StoredConversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All messages, those of the request last."""
+        """All messages. Those of the request come last."""
         before = self._previous.conversation() if self._previous is not None else []
         return [*before, *self._added]
 
     def stored(self, render: Render, identifier: str) -> Render:
-        """The render, which also stores the response under `identifier` if the client wants that.
-        If nothing is stored, the answer says so.
+        """A render that also stores the response under `identifier` if the client wants this. If a
+        wanted response is not stored, the answer says so.
         """
         if not self.is_stored:
             if self._is_wanted:
@@ -66,7 +66,7 @@ class StoredConversation:
 
 
 class _Kept(Wrapped):
-    """Stores the whole response before its client can learn that it has ended."""
+    """Stores the whole response before its client can learn that the response has ended."""
 
     def __init__(self, render: Render, keep: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(render)
@@ -86,7 +86,7 @@ class _Kept(Wrapped):
 
 
 def find(store: StoredTurns, identifier: str) -> Turn:
-    """The turn of the current request's client. Raises NotStored."""
+    """The stored turn with this identifier, of the current request's client. Raises NotStored."""
     turn = store.find(identifier, owner_of(flask.request))
     if turn is None:
         raise not_found(identifier)
@@ -98,7 +98,9 @@ def not_found(identifier: str) -> NotStored:
 
 
 def _previous(request: ResponseRequest, here: Services) -> Turn | None:
-    """The turn that a request continues. It passes the gate as if the client had sent it."""
+    """The turn that a request continues. The turn's conversation passes the gate as if the client
+    had sent it.
+    """
     identifier = request.previous_response_id
     if identifier is None:
         return None
@@ -116,7 +118,7 @@ def _previous(request: ResponseRequest, here: Services) -> Turn | None:
     if turn.length > here.settings.max_body_bytes:
         raise BadRequest(
             f"{PARAMETER}: the conversation is longer than the {here.settings.max_body_bytes} bytes"
-            " that this server takes",
+            " that this server accepts",
             PARAMETER,
             "context_length_exceeded",
         )

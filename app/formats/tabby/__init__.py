@@ -1,4 +1,4 @@
-"""TabbyAPI's own routes, without those of OpenAI's API: models, LoRAs, templates, tokens."""
+"""TabbyAPI's own routes, except for those of OpenAI's API: models, LoRAs, templates, tokens."""
 
 from switchyard.app.formats.format import Format
 from switchyard.app.formats.tabby.routes import blueprint

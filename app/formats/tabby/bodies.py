@@ -84,13 +84,14 @@ def model_card(model: engine.Engine) -> dict[str, Any]:
 
 
 def card_of(name: str, path: str) -> dict[str, Any]:
-    """A model directory that is not served."""
+    """Describes a model directory that is not served."""
     created = int(os.stat(os.path.join(path, "config.json")).st_mtime)
     return {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Events of a load's progress; the last says that it is loaded, or has the error."""
+    """Events of a load's progress. The last event says that the model is loaded, or has the error.
+    """
     try:
         while (progress := load.wait(LOOK)) is not None:
             yield _event(int(100 * progress), "processing")

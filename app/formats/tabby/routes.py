@@ -34,7 +34,7 @@ def current_model() -> flask.Response:
 @blueprint.get("/model/list")
 @declares({200: bodies.TabbyModelList})
 def list_served_models() -> flask.Response:
-    """The served models; for an operator also the other directories of `models_dir`."""
+    """The served models; operators also get the other directories in `models_dir`."""
     models = services().models
     cards = [bodies.model_card(models.get(name)) for name in models.names]
     if is_operator(flask.request):
@@ -57,7 +57,7 @@ def current_loras() -> flask.Response:
 @blueprint.get("/lora/list")
 @declares({200: bodies.TabbyLoraList})
 def list_loras() -> flask.Response:
-    """All LoRAs: the model's, since there are no others."""
+    """All LoRAs. There are no LoRAs besides the model's."""
     return current_loras()
 
 
@@ -72,7 +72,9 @@ def list_templates() -> flask.Response:
 @blueprint.get("/auth/permission")
 @declares({200: bodies.Permission})
 def permission() -> flask.Response:
-    """`admin` for a process of the server's own machine, which may drain it; `api` for others."""
+    """`admin` for a process on the server's own machine, which may drain the server; `api` for
+    others.
+    """
     return json_response({"permission": "admin" if is_operator(flask.request) else "api"})
 
 

@@ -10,7 +10,7 @@ from switchyard.app.formats.choices import ChoicesRender
 
 
 class TextRender(ChoicesRender):
-    """Base of the plain formats' renders. A stream has one choice."""
+    """The base of the plain formats' renders. A stream has one choice."""
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for event in events:
@@ -30,7 +30,7 @@ class TextRender(ChoicesRender):
 
     @abc.abstractmethod
     def _delta(self, text: str) -> dict[str, Any]:
-        """The body of a further text in a stream."""
+        """The body of further text in a stream."""
 
     @abc.abstractmethod
     def _end(self, finished: engine.Finished) -> dict[str, Any]:

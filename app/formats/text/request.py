@@ -14,14 +14,14 @@ from switchyard.app.request.validation import Finite
 
 
 class TextRequest(Generation):
-    """A request with text prompts. Without `max_tokens` the server's default applies."""
+    """A request with text prompts. Without `max_tokens`, the server's default applies."""
 
     withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # answers always have usage
 
     parse_special: bool = Field(
         False,
-        description="Whether special tokens that the prompt spells out are read as such, not as"
-        " plain characters.",
+        description="Whether special tokens that the prompt spells out are read as special tokens,"
+        " not as plain characters.",
     )
 
     @property
@@ -56,11 +56,11 @@ class OneText(TextRequest):
 
 
 _PARSE_SPECIAL = "As in `/generate`; these clients apply the model's template themselves."
-WINDOW = "Number of most recent tokens that it covers. -1: all. 0: off."
+WINDOW = "Number of most recent tokens that DRY covers. -1: all. 0: off."
 
 
 class Switch(NamedTuple):
-    """A sampler's main parameter. At its value `off`, the `others` have no effect."""
+    """A sampler's main parameter. If it has the value `off`, the `others` have no effect."""
 
     name: str
     off: float
@@ -79,7 +79,7 @@ class OtherServers(TextRequest):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The parameters without those of inactive samplers, which clients send too."""
+        """The parameters, without those of inactive samplers, which clients also send."""
         for switch in cls.switches:
             window = given.get(switch.window) if switch.window else None
             if type(window) is int and window == 0:

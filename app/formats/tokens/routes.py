@@ -59,9 +59,7 @@ class PromptText(TypedDict):
     example={"content": "Hello!"},
 )
 def tokenize() -> flask.Response:
-    """The tokens of a text: of `content` as in llama.cpp, or of `prompt` or `messages` as in
-    vLLM.
-    """
+    """The tokens of `content`, as in llama.cpp, or of `prompt` or `messages`, as in vLLM."""
     request = generation.receive(parse.tokenize, services().settings, services().gate)
     model = services().models.get(request.model)
     tokenizer = model.tokenizer
@@ -82,9 +80,9 @@ def tokenize() -> flask.Response:
 @blueprint.post("/detokenize")
 @declares({200: TokenText}, body=parse.Detokenize, errors=(404, 503), example={"tokens": [5, 6]})
 def detokenize() -> flask.Response:
-    """The text of tokens, special tokens included.
+    """The text of tokens, including special tokens.
 
-    `content` is for llama.cpp's clients, `prompt` for vLLM's.
+    The answer has the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
     """
     request = generation.receive(parse.detokenize, services().settings, services().gate)
     model = services().models.get(request.model)
@@ -111,7 +109,7 @@ def apply_template() -> flask.Response:
 @blueprint.get("/tokenizer_info")
 @declares({200: TokenizerInfo}, errors=(503,))
 def tokenizer_info() -> flask.Response:
-    """The special tokens and the chat template of the model, or null for those that it lacks."""
+    """The model's special tokens and chat template; null for those that the model doesn't have."""
     files = services().models.get().model_dir
     names = ("bos_token", "eos_token", "pad_token")
     body = {name: files.special_token(name) for name in names}

@@ -25,10 +25,10 @@ _CLOSED = (OSError, simple_websocket.ConnectionClosed, wsproto.utilities.LocalPr
 
 
 class SharedSocket:
-    """A wrapper of the socket, for simple_websocket. Two threads write to it, each frame in one
-    piece.
+    """A wrapper of the socket for simple_websocket. Two threads write to it, and each frame is
+    written in one piece.
 
-    The server closes the real socket, not the receiving thread.
+    The server, not the receiving thread, closes the real socket.
     """
 
     def __init__(self, server_socket: socket.socket) -> None:
@@ -92,7 +92,7 @@ class Connection:
     ) -> None:
         """`heartbeat`: seconds without a message, after which a ping is sent.
 
-        The client need not answer, because a write to a client that has left fails anyway.
+        The client need not answer, because a write to a client that has left fails in any case.
         """
         self._websocket = websocket
         self._websocket.max_message_size = max_message_size
@@ -110,9 +110,9 @@ class Connection:
         self._websocket.event.clear()
 
     def messages(self) -> Iterator[str | bytes]:
-        """The messages that have come. Raises ClientGone.
+        """The messages that have arrived. Raises ClientGone.
 
-        A wake during this call may be lost, so the caller checks everything else afterwards.
+        A `wake` during this call may be lost, so the caller checks everything else afterwards.
         """
         try:
             while (message := self._websocket.receive(timeout=0)) is not None:

@@ -1,4 +1,5 @@
-"""The session of one WebSocket: all its generations, on its request thread."""
+"""The session of one WebSocket, with all its generations. Runs on the WebSocket's request thread.
+"""
 
 import itertools
 import logging
@@ -53,15 +54,17 @@ class Running:
 
 class Session:
     def __init__(self, connection: Connection, timeout: float) -> None:
-        """`timeout`: seconds without a running generation, after which it ends. 0: no limit."""
+        """`timeout`: seconds without a running generation after which the session ends. 0: no
+        limit.
+        """
         self._connection = connection
         self._timeout = timeout or math.inf
         self._last_work = time.monotonic()
         self._running: dict[parse.Identifier, Running] = {}  # by the client's identifier
 
     def run(self) -> None:
-        """Serves until the client leaves or is idle for too long, or until everything has ended in
-        a drain.
+        """Serves until the client leaves or is idle for too long, or, during a drain, until all
+        generations have ended.
         """
         code, reason = GOING_AWAY, "the server is shutting down"
         try:
@@ -96,7 +99,7 @@ class Session:
         return True
 
     def _is_idle(self) -> bool:
-        """Whether the session was idle for too long. If so, informs the client."""
+        """Whether the session has been idle for too long. If so, informs the client."""
         now = time.monotonic()
         if self._running:
             self._last_work = now
