@@ -1,4 +1,4 @@
-"""Leases, by which a request holds the engines to which it submits. Request threads."""
+"""Leases, with which a request holds the engines to which it submits jobs. Request threads."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,8 @@ LEASES = "switchyard_leases"  # in flask.g
 def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> engine.Engine:
     """The engine of a model, leased for the current request. None: the default model.
 
-    A model that isn't loaded is loaded first. Meanwhile the request leaves the gate, and calls
-    `meanwhile` now and then. The engine is not evicted until `release`. Raises
+    A model that isn't loaded is loaded first. During the load, the request leaves the gate, and
+    regularly calls `meanwhile`. The engine is not evicted until `release`. Raises
     engine.ModelNotFound, engine.Refused, ClientGone, TimedOut.
     """
     here = services()
@@ -44,6 +44,6 @@ def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> 
 
 
 def release() -> None:
-    """Ends all leases of the current request, which submits nothing more."""
+    """Ends all leases of the current request, which submits no more jobs."""
     for found in flask.g.pop(LEASES, {}).values():
         found.release()

@@ -1,1 +1,1 @@
-"""One request as HTTP: body, form, client, identity. Only this folder uses the socket."""
+"""The HTTP side of a request: body, form, client, identity. Only this folder uses the socket."""

@@ -19,10 +19,10 @@ _SEPARATORS = [(c.encode(), rf"\u{ord(c):04x}".encode()) for c in "\x85\u2028\u2
 
 
 def check_values(data: bytes, max_bytes: int) -> None:
-    """Raises BadRequest for JSON of more values than a body of `max_bytes` needs.
+    """Raises BadRequest for JSON with more values than a body of `max_bytes` needs.
 
-    Parsing values holds the GIL. Counting brackets and commas costs almost nothing; those inside
-    strings don't count.
+    Parsing values holds the GIL. Counting brackets and commas costs almost nothing. Brackets and
+    commas inside strings don't count.
     """
     limit = max(MAX_VALUES, max_bytes // VALUE_BYTES)
     if _num_marks(data) <= limit:
@@ -61,7 +61,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
 
 def is_curls(data: bytes) -> bool:
-    """Whether the current request's body is JSON that curl sends as a form, which `-d` does.
+    """Whether the current request's body is JSON that curl sends as a form, as it does with `-d`.
 
     A page can send the same without a CORS preflight, but its browser adds `Origin` or
     `Sec-Fetch-Site`, which a page can't remove.

@@ -34,7 +34,7 @@ def _socket_of(environ: Mapping[str, Any]) -> socket.socket | None:
 
 
 def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
-    """The descriptor of the calling thread's request under uWSGI, else None.
+    """The descriptor of the calling thread's request under uWSGI, otherwise None.
 
     The module `uwsgi` exists inside uWSGI only.
     """
@@ -47,8 +47,8 @@ def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
 class Client:
     """The client of one request.
 
-    gunicorn, werkzeug and uWSGI show the socket; waitress reports whether it has closed. Under any
-    other server a client counts as connected until a write to it fails.
+    gunicorn, werkzeug and uWSGI show the socket; waitress reports whether the socket has closed.
+    Under any other server, a client counts as connected until a write to it fails.
     """
 
     __slots__ = ("_is_disconnected", "_poll", "_socket")
@@ -82,8 +82,8 @@ class Client:
         return "there"
 
     def limit_sends(self, seconds: float) -> None:
-        """Make writes fail, and the client count as gone, once it has taken no byte for `seconds`,
-        which is at least 0.001.
+        """Makes writes fail, and makes the client count as gone, once the client has accepted no
+        byte for `seconds`, which is at least 0.001.
         """
         if self._socket is None:
             return
@@ -118,7 +118,9 @@ class Client:
         return int.from_bytes(data, sys.byteorder)
 
     def cut_off(self) -> None:
-        """Make the server's close reset the connection and drop data that is still on its way."""
+        """Makes the connection be reset when the server closes it, so that data still in transit is
+        dropped.
+        """
         assert self._socket is not None
         with contextlib.suppress(OSError):  # gone already
             now = struct.pack("ii", 1, 0)
@@ -127,9 +129,9 @@ class Client:
 
     @contextlib.contextmanager
     def receiving(self, seconds: float) -> Iterator[None]:
-        """Limits all reads inside to `seconds` together, and then raises BodyTimeout. A socket's
-        own timeout limits each read, so a client that sends a byte per second would never exceed
-        it.
+        """Limits all reads inside to `seconds` in total, and then raises BodyTimeout. A socket's
+        own timeout limits each read separately, so a client that sends a byte per second would
+        never exceed that timeout.
         """
         if self._socket is None:
             yield  # a server like waitress has read the body before it calls the application

@@ -1,4 +1,4 @@
-"""Forms and query strings, converted to the values that JSON would have in their place."""
+"""Converts forms and query strings to the values that the same request would have as JSON."""
 
 import contextlib
 import io
@@ -108,7 +108,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether the type accepts strings, alone or as items of a list, which are not parsed as
+    """Whether the type accepts strings, alone or as items of a list. Such strings are not parsed as
     JSON.
     """
     for kind in _kinds(annotation):

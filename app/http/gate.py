@@ -2,17 +2,17 @@
 Request threads.
 
 This work takes the GIL from the engine thread, and memory, in proportion to the input. The gate
-admits two large inputs at a time, of up to 1 MiB together; a larger input is admitted alone. The
-others wait in order of arrival, each on its own event. When an input leaves, it admits the next.
-While jobs run, the next input waits as long as the last one was inside, so large inputs take at
+admits two large inputs at a time, of up to 1 MiB in total; a larger input is admitted alone. Other
+inputs wait in order of arrival, each on its own event. An input that leaves admits the next one.
+While jobs run, the next input waits for as long as the last one was inside, so large inputs take at
 most half of the time. A waiting thread checks four times a second whether its client is still
-there. Small inputs pass without a lock, because each request thread has at most one, for a
+there. Small inputs pass without a lock, because each request thread has at most one of them, for a
 millisecond. An input that turns out to be more work than its size suggests enters again, through
 `parts.weight`.
 
 While an input is inside, threads give up the GIL ten times as often. The engine thread takes the
-GIL about a hundred times a step, and would wait 5 ms for it each time. At other times shorter turns
-cost more than they gain, because then hundreds of readers switch.
+GIL about a hundred times per step, and would otherwise wait 5 ms for it each time. When no input is
+inside, shorter turns cost more than they gain, because hundreds of reader threads would switch.
 """
 
 import sys
@@ -35,7 +35,7 @@ RETRY = 5.0  # seconds; most waiting inputs are through by then
 
 
 class _ShortTurns:
-    """A shorter switch interval of the interpreter while a gate of this process has an input."""
+    """Shortens the interpreter's switch interval while any gate of this process has an input."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
@@ -60,7 +60,7 @@ _SHORT_TURNS = _ShortTurns()
 
 
 class Place:
-    """The place of one input at the gate, from arrival until it leaves."""
+    """The place of one input at the gate, from the input's arrival until it leaves."""
 
     __slots__ = ("_gate", "admitted", "begun", "since", "size")
 
@@ -100,9 +100,9 @@ class Gate:
         num_busy: Callable[[], int],
         prepared: Callable[[], None] = lambda: None,
     ) -> None:
-        """At most `max_waiting` inputs wait. Together with the running jobs (`num_busy`) there are
-        at most `max_busy`, because each holds a request thread, and some threads must stay free.
-        `prepared`: see `Threads`; called for each large input.
+        """At most `max_waiting` inputs wait. Waiting inputs and running jobs (`num_busy`) are at
+        most `max_busy` in total, because each holds a request thread, and some threads must stay
+        free. `prepared`: see `Threads`; called for each large input.
         """
         self._max_waiting = max_waiting
         self._max_busy = max_busy
@@ -125,8 +125,9 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, size: int, check: Callable[[], None]) -> Place:
-        """A place inside for an input of `size` bytes, which the caller must leave. Waits, and
-        calls `check` meanwhile, whose exception ends the wait. Raises Full if too many inputs wait.
+        """A place inside for an input of `size` bytes. The caller must leave the place. Waits, and
+        calls `check` meanwhile; an exception from `check` ends the wait. Raises Full if too many
+        inputs wait.
         """
         if size < LARGE:
             return Place(None, size)
@@ -150,7 +151,7 @@ class Gate:
         return place
 
     def leave(self, place: Place) -> None:
-        """Frees a place, whether waiting or inside. Only `Place.leave` calls this."""
+        """Frees a place, whether its input is waiting or inside. Only `Place.leave` calls this."""
         with self._lock:
             if place.admitted.is_set():
                 self._inside.remove(place)

@@ -1,5 +1,6 @@
-"""The identity of a request: the client that it counts for, the owner of its answer, and whether an
-operator sent it. `operations` checks API keys and leaves the result in the environ as `CALLER`.
+"""The identity of a request: the client to which it is attributed, the owner of its answer, and
+whether an operator sent it. `operations` checks API keys and leaves the result in the environ as
+`CALLER`.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ def address_of(request: flask.Request) -> str:
 
 
 def share_of(request: flask.Request) -> str:
-    """The client for shares and limits: the checked API key, else the network of the address.
+    """The client for shares and limits: the checked API key, or else the network of the address.
 
     An unchecked key does not count, because a client could invent keys to gain shares.
     """
@@ -51,16 +52,17 @@ def share_of(request: flask.Request) -> str:
 
 
 def author_of(request: flask.Request) -> str:
-    """The client for the audit log: the checked API key, else the whole address."""
+    """The client for the audit log: the checked API key, or else the whole address."""
     caller = caller_of(request)
     return f"address:{address_of(request)}" if caller is None else f"key:{caller.name}"
 
 
 def owner_of(request: flask.Request) -> str:
-    """The owner of a request's answer: the checked API key, else unchecked key and address.
+    """The owner of a request's answer: the checked API key, or else the unchecked key together with
+    the address.
 
-    Clients behind one proxy may share key and address. A caller that grants access by owner must
-    also require something that only one client knows.
+    Clients that use the same proxy may share key and address. A caller that grants access by owner
+    must also require something that only one client knows.
     """
     if caller_of(request) is not None:
         return key_of(request)

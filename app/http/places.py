@@ -1,4 +1,4 @@
-"""Limits the number of open WebSockets, in all and for each client. Any thread."""
+"""Limits the number of open WebSockets, in total and for each client. Any thread."""
 
 import threading
 from collections import Counter
@@ -22,7 +22,7 @@ class Places:
         """
         with self._lock:
             if self._taken.total() >= self.number:
-                return f"{self.number} WebSockets are open, the most that this server accepts"
+                return f"{self.number} WebSockets are open, the maximum that this server accepts"
             if self._taken.get(client, 0) >= self.most:
                 return (
                     f"{self.most} WebSockets are open from this address (for IPv6, its /64), or"

@@ -21,8 +21,8 @@ class Proxies:
     def client_of(self, request: flask.Request) -> str:
         """The rightmost address of `X-Forwarded-For` that is not a trusted proxy's.
 
-        A client can forge all addresses to the left of it, and the whole header of a request that
-        bypassed the proxies.
+        A client can forge all addresses to the left of that one, and the whole header of a request
+        that bypasses the proxies.
         """
         peer = _address(request.remote_addr or "")
         is_trusted = self._trusts_unix if is_unix(request.environ) else self._trusts(peer)

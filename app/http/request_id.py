@@ -12,7 +12,8 @@ _SANE = re.compile(r"[\w.:/+=@~-]{1,128}", re.ASCII)  # UUIDs, traces, hashes; s
 
 
 def request_id() -> str:
-    """The id of the current request: the client's `X-Request-Id` if it is valid, else a new one.
+    """The id of the current request: the client's `X-Request-Id` if it is valid, otherwise a new
+    one.
 
     Empty outside a request. Clients may reuse ids, so no table uses an id as its key.
     """

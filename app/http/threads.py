@@ -1,4 +1,5 @@
-"""The WSGI server's request threads: their number, and hooks that inform the server about one."""
+"""The WSGI server's request threads: their number, and hooks that inform the server about a thread.
+"""
 
 from collections.abc import Callable
 
@@ -6,12 +7,13 @@ from collections.abc import Callable
 class Threads:
     """Hooks of the WSGI server, which sets them after it has loaded the application.
 
-    `count` returns the numbers of busy request threads and of all; None if the server can't tell.
-    `detach` runs on a request thread, and takes the current request's connection from the server.
-    From then on the server neither reads nor closes it, until any thread calls the function that
-    `detach` returned. `max_detached` limits the number of detached connections. `on_prepared` is
-    called on a request thread once the current request has submitted its jobs, or waits. The server
-    may then begin another request. It may be called more than once.
+    `count` returns the numbers of busy request threads and of all request threads; it is None if
+    the server can't report them. `detach` runs on a request thread, and takes the current request's
+    connection from the server. From then on the server neither reads nor closes the connection,
+    until any thread calls the function that `detach` returned. `max_detached` limits the number of
+    detached connections. `on_prepared` is called on a request thread once the current request has
+    submitted its jobs, or waits. The server may then begin another request. `on_prepared` may be
+    called more than once.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""Budgets of API keys, counted from the tokens of the ledger's days and of running requests."""
+"""Budgets of API keys, computed from the tokens in the ledger's daily sums and the tokens of
+running requests.
+"""
 
 import sqlite3
 import threading
@@ -39,7 +41,8 @@ class _Spent:
         return self._of_month if period == "month" else self._total
 
     def _turn_to(self, day: str) -> None:
-        """Begins a new period with a later day. Setting the clock back doesn't begin one."""
+        """Begins a new period on a later day. Setting the clock back does not begin a new period.
+        """
         if day > self._day:
             self._of_day = 0
             if day[:7] != self._day[:7]:
@@ -48,8 +51,8 @@ class _Spent:
 
 
 class Budgets:
-    """The budgets of all keys, by name. They are counted in memory; the file is read once, at the
-    start.
+    """The budgets of all keys, by name. The budgets are counted in memory; the file is read only
+    once, at the start.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -118,8 +121,8 @@ class Budgets:
     # Under the lock
 
     def _used(self, key: ApiKey, now: float) -> tuple[int, int]:
-        """Tokens of ended requests in the key's period, plus those that running requests
-        reserve.
+        """The tokens of ended requests in the key's period, and the tokens that running requests
+        have reserved.
         """
         spent = self._spent.get(key.name)
         tokens = 0 if spent is None else spent.within(key.budget_period, day_of(now))

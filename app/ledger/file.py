@@ -39,7 +39,7 @@ ON CONFLICT(day, key, model) DO UPDATE SET
 
 
 class LedgerError(SettingsError):
-    """The ledger can't be used. The message names the file, and says what to do."""
+    """The ledger can't be used. The message names the file, and says how to fix the problem."""
 
 
 def open_file(path: str) -> sqlite3.Connection:
@@ -74,7 +74,7 @@ def open_file(path: str) -> sqlite3.Connection:
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
-    """Opens the file for reading, beside its writer. Raises sqlite3.Error."""
+    """Opens the file for reading, even while a server writes to it. Raises sqlite3.Error."""
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{name}?mode=ro", timeout=BUSY, isolation_level=None, uri=True)
 
@@ -107,8 +107,8 @@ def back_up(path: str, target: str) -> None:
 
 
 def forget(path: str, key: str) -> tuple[int, int]:
-    """Deletes all rows of a key, even while a server writes the file, and leaves none of their
-    bytes. Returns the number of requests, and of sums of days. Raises LedgerError.
+    """Deletes all rows of a key, even while a server writes to the file, and leaves none of their
+    bytes. Returns the numbers of deleted rows of requests and of daily sums. Raises LedgerError.
     """
     if not os.path.isfile(path):
         raise LedgerError(f"ledger {path}: there is no such file")
@@ -131,9 +131,10 @@ def forget(path: str, key: str) -> tuple[int, int]:
 
 
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Creates a removed file again, with everything that its open connection still has.
+    """Recreates a removed file, with everything that the open connection still has.
 
-    Closes the connection, and returns one to the new file. Raises LedgerError, sqlite3.Error.
+    Closes the connection, and returns a connection to the new file. Raises LedgerError,
+    sqlite3.Error.
     """
     for leftover in (f"{path}-wal", f"{path}-shm"):  # else the new file would take them for its own
         with contextlib.suppress(FileNotFoundError):
@@ -152,7 +153,7 @@ def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
 def lose_open(connection: sqlite3.Connection) -> int:
     """Marks requests that were running when a process crashed as lost. Returns their number.
 
-    Each counts as failed on the day it began, with the tokens that are known. Raises sqlite3.Error.
+    Each counts as failed on the day on which it began, with its known tokens. Raises sqlite3.Error.
     """
     with connection:
         connection.execute("BEGIN IMMEDIATE")

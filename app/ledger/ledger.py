@@ -29,16 +29,17 @@ OTHERS = 5.0  # seconds for another process, which is ending, to unlock the file
 
 
 class Ledger:
-    """The ledger of one application, as a Recorder. It opens its file at `start`, or at the first
-    request, so that a fork before that does no harm. Only one process at a time may write to a
+    """The ledger of one application, as a Recorder. The ledger opens its file at `start`, or at the
+    first request, so the process may fork before then. Only one process at a time may write to a
     file.
     """
 
     def __init__(
         self, path: str, days: int, has_keys: bool, clock: Callable[[], float] = time.time
     ) -> None:
-        """`days`: how long rows of requests are kept; 0: forever. `has_keys`: requests without an
-        API key are not recorded. Raises LedgerError if the file can't be used.
+        """`days`: the number of days for which rows of requests are kept; 0: forever. `has_keys`:
+        whether there are API keys; if so, requests without a key are not recorded. Raises
+        LedgerError if the file can't be used.
         """
         self._path = os.path.abspath(path)
         self._days = days
@@ -77,7 +78,7 @@ class Ledger:
             self._is_over = False
 
     def close(self) -> None:
-        """Writes the entries that are left, as far as LAST_WRITE allows, and unlocks the file."""
+        """Writes the remaining entries, within LAST_WRITE seconds, and unlocks the file."""
         with self._starting:
             self._is_over = True
             if self._writer is not None:
@@ -203,7 +204,7 @@ def _route_of(account: Account) -> str | None:
 
 
 def _id_of(account: Account) -> str:
-    """The identifier of the response, from which its jobs' identifiers are made."""
+    """The identifier of the response, from which the identifiers of its jobs are derived."""
     return account.identifiers[0].rpartition("-")[0]
 
 
@@ -214,7 +215,7 @@ def _ms(seconds: float | None) -> int | None:
 def _lock(path: str) -> int:
     """Locks a file beside the ledger, until the returned descriptor is closed.
 
-    Without the lock, a second server would mark the running requests of the first as lost. Raises
+    Without the lock, a second server would mark the first server's running requests as lost. Raises
     LedgerError.
     """
     try:

@@ -66,7 +66,7 @@ class Ended(NamedTuple):
     duration_ms: int
 
     def write(self, connection: sqlite3.Connection) -> bool:
-        """Writes the row. Returns whether it is new, in which case it counts for the day."""
+        """Writes the row. Returns whether the row is new. A new row counts towards its day."""
         return connection.execute(END, self).rowcount > 0
 
     @property
@@ -110,7 +110,7 @@ Entry = Begun | Ended | Refusal
 def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
     """Writes rows and days within the caller's transaction, in as few statements as possible.
 
-    Around each statement the thread gives up the GIL, and has to take it back from a request
+    At each statement the thread releases the GIL, and has to take the GIL back from a request
     thread.
     """
     ended = {entry.id for entry in entries if isinstance(entry, Ended)}

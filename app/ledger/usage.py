@@ -13,7 +13,8 @@ SUMS = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_toke
 def read_usage(
     path: str, first: date, last: date, groups: Sequence[str], key: str | None, most: int
 ) -> list[dict[str, Any]]:
-    """Sums from day `first` to `last`, grouped and sorted by `groups`, in the order of GROUPS.
+    """The sums from day `first` to day `last`, grouped and sorted by `groups`, which are in the
+    order of GROUPS.
 
     `key`: only rows of this key. `most`: the maximum number of rows. Raises sqlite3.Error.
     """

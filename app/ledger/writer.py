@@ -31,8 +31,8 @@ class LedgerWriter:
     def __init__(
         self, path: str, connection: sqlite3.Connection, days: int, clock: Callable[[], float]
     ) -> None:
-        """`connection`: a connection to the file at `path`. `days`: how long rows of requests are
-        kept; 0: forever. `clock`: a wall clock.
+        """`connection`: a connection to the file at `path`. `days`: the number of days for which
+        rows of requests are kept; 0: forever. `clock`: a wall clock.
         """
         self.num_errors = 0
         self._path = path
@@ -64,8 +64,8 @@ class LedgerWriter:
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
-        """Waits until all entries that were put before are written, for at most `timeout` seconds.
-        Afterwards a removed file exists again.
+        """Waits, for at most `timeout` seconds, until all earlier entries have been written. By
+        then, a removed file has been created again.
         """
         with self._changed:
             wanted, turns = self._num_taken, self._num_turns
@@ -77,7 +77,7 @@ class LedgerWriter:
             )
 
     def close(self, timeout: float) -> None:
-        """Lets the thread write the last entries and end. Waits `timeout` seconds at most."""
+        """Lets the thread write the last entries and then end. Waits `timeout` seconds at most."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -105,8 +105,8 @@ class LedgerWriter:
         self._connection.close()
 
     def _next(self) -> Sequence[Entry] | None:
-        """The entries of the next interval. Empty when it is time to prune, or only a reader waits;
-        None at the end.
+        """The entries of the next interval. Empty if it is time to prune, or if only a reader is
+        waiting. None at the end.
         """
         with self._changed:
             rest = max(self._next_prune - self._clock(), 0)
@@ -119,7 +119,7 @@ class LedgerWriter:
             return None if self._is_closed and not self._entries else list(self._entries)
 
     def _write(self, batch: Sequence[Entry]) -> bool:
-        """Writes all entries or none. Returns False if another try may help."""
+        """Writes all entries or none. Returns False if another attempt may succeed."""
         try:
             if not os.path.exists(self._path):
                 self._restore()

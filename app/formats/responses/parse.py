@@ -116,7 +116,8 @@ class ResponseRequest(Generation, HowToThink):
     )
     instructions: str | None = Field(
         None,
-        description="The system prompt, before the conversation. Applies only to this response.",
+        description="The system prompt, which precedes the conversation. It applies only to this"
+        " response.",
     )
     max_output_tokens: Annotated[Tokens | None, Called(others=("max_tokens",))] = Field(
         None,
@@ -202,7 +203,7 @@ class ResponseRequest(Generation, HowToThink):
 
     @property
     def _effort_and_form(self) -> dict[str, Any]:
-        """The messages of the input, as in a chat. Raises BadRequest."""
+        """The effort of thinking and the form of the answer, as in a chat. Raises BadRequest."""
         nested = {
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),

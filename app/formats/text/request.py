@@ -56,7 +56,7 @@ class OneText(TextRequest):
 
 
 _PARSE_SPECIAL = "As in `/generate`; these clients apply the model's template themselves."
-WINDOW = "Number of most recent tokens that DRY covers. -1: all. 0: off."
+WINDOW = "Number of most recent tokens to which the sampler applies. -1: all. 0: off."
 
 
 class Switch(NamedTuple):
