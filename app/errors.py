@@ -216,8 +216,7 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
-    """Makes an application or blueprint answer each error with the response that `describe` makes.
-    """
+    """Makes an application or blueprint answer each error with the response that `describe` makes."""
     handler = functools.partial(respond, describe)
     # An application's handler of a code comes before a blueprint's handler of Exception.
     for code in werkzeug.exceptions.default_exceptions:

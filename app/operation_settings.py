@@ -25,8 +25,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
 
     access_log: str = Field(
         "",
-        description="Where to write a line for each request: `-` for standard error, else a path."
-        " The file may be renamed while the server runs. Empty: nowhere.",
+        description="Where to write a line for each request: `-` for standard error, otherwise a"
+        " path. The file may be renamed while the server runs. Empty: nowhere.",
     )
     log_format: Literal["text", "json"] = Field(
         "text",
@@ -56,8 +56,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
     ledger_days: int = Field(
         400,
         ge=0,
-        description="Days for which the ledger keeps rows of single requests. Daily sums are kept."
-        " 0: forever.",
+        description="Days for which the ledger keeps rows of single requests. Daily sums are always"
+        " kept. 0: forever.",
     )
 
     store_timeout: float = Field(
@@ -70,8 +70,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
     max_stored_bytes: int = Field(
         64 * 1024 * 1024,
         ge=0,
-        description="Memory for stored responses, in bytes. Beyond this, the client whose"
-        " responses take the most loses its oldest ones. 0: nothing is stored.",
+        description="Memory for stored responses, in bytes. Above this limit, the client whose"
+        " responses take the most memory loses its oldest ones. 0: nothing is stored.",
     )
 
     @pydantic.model_validator(mode="after")

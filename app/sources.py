@@ -1,4 +1,4 @@
-"""The sources of settings: environment and file."""
+"""The sources of settings: the environment and the file."""
 
 import json
 import os

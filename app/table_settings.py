@@ -191,8 +191,8 @@ class TableSettings(EngineSettings):
     max_loaded: int = Field(
         0,
         ge=0,
-        description="Maximum number of loaded models; another evicts the least recently used."
-        " 0: as memory allows.",
+        description="Maximum number of loaded models; loading another one evicts the least recently"
+        " used. 0: as many as memory allows.",
     )
     load_wait: float = Field(
         120.0,

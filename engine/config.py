@@ -70,12 +70,6 @@ class ModelConfig:
         "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU. A GPU that torch can't"
         " use is an error at start.",
     )
-    backend: Library = _option(  # noqa: RUF009
-        "auto",
-        "The library that computes the model on a GPU: `exl2`, `exl3` or `auto`. With `auto`,"
-        " ExLlamaV3 computes EXL3 models, and float16 ones of architectures that ExLlamaV2 doesn't"
-        " know.",
-    )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",
         "Where the model's engine runs: in a `thread` of the server's process; in its own"
@@ -102,6 +96,12 @@ class ModelConfig:
         1,
         "Engines that serve the model together, each a process with its own copy of the weights, on"
         " an equal part of the GPUs.",
+    )
+    backend: Library = _option(  # noqa: RUF009
+        "auto",
+        "The library that computes the model on a GPU: `exl2`, `exl3` or `auto`. With `auto`,"
+        " ExLlamaV3 computes EXL3 models, and float16 ones of architectures that ExLlamaV2 doesn't"
+        " know.",
     )
     max_seq_len: int | None = _option(
         None, "Maximum length of prompt and completion together, in tokens. Default: the model's."

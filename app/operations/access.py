@@ -1,6 +1,4 @@
-"""The access log: one line for each request after it has ended, without texts, keys and query
-strings.
-"""
+"""The access log: one line for each request that has ended, without texts, keys or query strings."""
 
 import json
 import logging
@@ -47,8 +45,8 @@ class AccessLine:
 
 
 def said(request: flask.Request, status: int) -> dict[str, Any]:
-    """The fields of a request for logs and metrics, besides those of its account. They have the
-    route, not the path, because a client can put anything into a path.
+    """The fields of a request for logs and metrics, besides those of its account. The fields have
+    the route, not the path, because a client can put anything into a path.
     """
     caller, trace = caller_of(request), parse_trace(request.headers.get("traceparent"))
     return {

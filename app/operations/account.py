@@ -37,7 +37,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Times and paid tokens of all jobs of a request. Times in seconds. None: unknown."""
+    """Times and paid tokens of all jobs of a request. Times are in seconds. None: unknown."""
 
     queue: float | None = None  # the longest wait of a job
     first_token: float | None = None  # from the submission to the first token of any job
@@ -157,8 +157,8 @@ class Account:
     def expect(
         self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
-        """Announces jobs before they are submitted: `num_jobs` of the first prompt, then of the
-        next.
+        """Announces jobs before they are submitted: `num_jobs` of the first prompt, then as many of
+        the next.
         """
         identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
@@ -230,8 +230,8 @@ class Account:
             self.quota.usual.note(self.quota.key.name, self._kind, num)
 
     def _paid_prompt(self, used: engine.Used) -> int:
-        """A prompt is paid for whole once. Further choices pay for the part of it that they compute
-        again.
+        """A prompt is paid for once in full. Further choices pay for the part of the prompt that
+        they compute again.
         """
         return used.prompt_tokens if used.identifier in self._firsts else used.computed_tokens
 

@@ -99,8 +99,8 @@ class Guard:
     @contextlib.contextmanager
     def generation(self, environ: dict[str, Any]) -> Iterator[Account | None]:
         """An account for one of several generations on a connection, such as a WebSocket. The
-        connection's key is checked again. An error raised inside becomes the account's status. None
-        if the application keeps no accounts. Raises Unauthorized, LimitReached.
+        connection's key is checked again. An error raised inside determines the account's status.
+        Yields None if the application keeps no accounts. Raises Unauthorized, LimitReached.
         """
         of_connection = account_of(environ)
         if of_connection is None:
@@ -226,7 +226,7 @@ def _request() -> flask.Request:
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
-    """Whether an error's message is meant for clients, rather than a bug's."""
+    """Whether an error's message is meant for clients, rather than caused by a bug."""
     kinds = (BadRequest, BudgetSpent, LimitReached, TimedOut, Unauthorized, engine.EngineError)
     return isinstance(error, kinds)
 
@@ -253,8 +253,8 @@ def _length(request: flask.Request, response: flask.Response) -> int:
 
 
 def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:
-    """Rate-limit headers of a key, under OpenAI's names, and for Anthropic's clients under
-    Anthropic's.
+    """Rate-limit headers of a key, under OpenAI's names, and for Anthropic's clients also under
+    Anthropic's names.
     """
     is_anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path
     for name, level in quota.levels():

@@ -99,7 +99,7 @@ class Keyring:
             reader.join(patience)
 
     def watch(self) -> None:
-        """Also checks the file while no requests come, until `close`."""
+        """Checks the file until `close`, even while no requests arrive."""
         if not self._closing.is_set():
             self.renew(patience=0.0)
             engine.ALARMS.set(WATCH, self.watch)
@@ -148,8 +148,8 @@ class Keyring:
         _tell(before, table)
 
     def _settled(self) -> object:
-        """The look of the file, once two consecutive looks are equal, because an editor may write
-        the file in place. Raises KeysError.
+        """The file's signature, once two consecutive checks give the same one, because an editor
+        may write the file in place. Raises KeysError.
         """
         before = self._look()
         for _ in range(int(MOST_WRITING / SETTLED)):
@@ -175,7 +175,7 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
 
 
 def _named(names: Collection[str]) -> str:
-    """Some of the names, in a short line."""
+    """Some of the names, on a short line."""
     few = heapq.nsmallest(MOST_NAMED, names)
     return ", ".join(few) + (
         f" and {len(names) - len(few):,} more" if len(few) < len(names) else ""

@@ -126,8 +126,8 @@ def read_keys(
 
     `max_priority`: the server's setting, which limits that of keys. `has_ledger`: keys may have
     budgets. `before`: the last table, whose unchanged entries are not parsed again. `may_be_empty`:
-    accept a file without keys. Otherwise it is an error, since an editor or a full disk may have
-    emptied the file.
+    whether to accept a file without keys. Otherwise such a file is an error, because an editor or a
+    full disk may have emptied it.
     """
     try:
         data, status = read_file(path, MAX_BYTES)
@@ -153,7 +153,7 @@ def parse_keys(
     signature: Signature = (0, 0, 0),
     before: KeyTable | None = None,
 ) -> KeyTable:
-    """The table of a file's text, as `read_keys`. Raises KeysError."""
+    """The table of a file's text, like `read_keys`. Raises KeysError."""
     entries = _entries(text, before.by_text if before is not None else {})
     by_name: dict[str, ApiKey] = {}
     by_digest: dict[str, ApiKey] = {}

@@ -39,8 +39,8 @@ class BudgetKeeper(Protocol):
 
 
 class Bucket:
-    """A token bucket that fills up in a minute. Its level may fall below 0, and then recovers.
-    Running requests reserve a part of the level.
+    """A token bucket that fills up within a minute. Its level may fall below 0, from where it
+    recovers. Running requests reserve a part of the level.
     """
 
     def __init__(self, size: int, clock: Clock) -> None:
@@ -55,14 +55,14 @@ class Bucket:
     # Any thread
 
     def owe(self, amount: float, given_back: float = 0) -> None:
-        """Takes an amount afterwards, even below 0, and gives back a reserved amount. Never waits,
-        because a link's thread calls it.
+        """Takes an amount that has already been used, even below a level of 0, and gives back a
+        reserved amount. Never waits, because a link's thread calls it.
         """
         self._debts.append((self._clock(), amount, given_back))
 
     def take(self) -> float:
-        """Takes one if there is one, and returns 0. Otherwise returns the seconds until there is
-        one.
+        """Takes one unit if one is available, and returns 0. Otherwise returns the seconds until
+        one is available.
         """
         with self._lock:
             self._settle()
@@ -73,7 +73,7 @@ class Bucket:
 
     def reserve(self, amount: float) -> float:
         """Reserves an amount if it is available, and returns 0. Otherwise returns the seconds until
-        it may be. A full bucket allows an amount that exceeds its size.
+        it may be available. A full bucket allows an amount that exceeds its size.
         """
         with self._lock:
             self._settle()
@@ -145,7 +145,7 @@ class Quota:
         self.adapt(key)
 
     def adapt(self, key: ApiKey) -> None:
-        """Takes over the limits of a changed entry."""
+        """Adopts the limits of a changed entry."""
         self.key = key
         self.requests = self._resized(self.requests, key.rpm)
         self.tokens = self._resized(self.tokens, key.tpm)

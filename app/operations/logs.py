@@ -37,7 +37,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line."""
+    """Formats each record as one JSON object on a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -58,7 +58,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class _ToListener(logging.handlers.QueueHandler):
-    """Completes a record on the thread that logs, with message, request id and traceback."""
+    """Completes a record with message, request id and traceback, on the thread that logs the
+    record.
+    """
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         if isinstance(record.msg, AccessLine):

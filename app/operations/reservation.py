@@ -1,4 +1,6 @@
-"""The tokens that a running request has reserved of its key's minute and budget."""
+"""The tokens that a running request has reserved from its key's tokens per minute and from its
+budget.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ EXTENSION = 64  # tokens that a running job reserves at once when it has used up
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job reserves at its start, in paid tokens."""
+    """The number of paid tokens that a job reserves at its start."""
 
     identifier: str
     prompt: int
@@ -27,9 +29,10 @@ class Need:
 def needs(
     key: ApiKey, jobs: Sequence[engine.Job], num_jobs: int, page_size: int, usual: float
 ) -> list[Need]:
-    """The needs of a request's jobs: `num_jobs` of the first prompt, then of the next. The first
-    choice of a prompt reserves the whole prompt. Other choices find its full pages in the cache and
-    reserve one page, or the whole prompt if they score it. `usual`: tokens of a usual answer.
+    """The needs of a request's jobs: `num_jobs` of the first prompt, then as many of the next. The
+    first choice of a prompt reserves the whole prompt. Other choices find the prompt's full pages
+    in the cache, so they reserve one page, or the whole prompt if they score it. `usual`: tokens of
+    a usual answer.
     """
     most = math.ceil(USUAL_TIMES * usual)
     if key.tpm is not None:
@@ -62,8 +65,9 @@ class Reservation:
         self._allowed: dict[str, int] = {}  # paid new tokens that each of these may have
 
     def start(self, needs: Sequence[Need]) -> None:
-        """Raises LimitReached or BudgetSpent, without reserving anything. It may get less of a
-        budget than it needs, but at least the prompts and a token for each job.
+        """Reserves tokens for all jobs. If it raises LimitReached or BudgetSpent, nothing is
+        reserved. The reserved part of a budget may be less than the jobs need, but is enough for
+        the prompts and a token for each job.
         """
         prompts = sum(need.prompt for need in needs)
         wanted = granted = prompts + sum(need.new for need in needs)
@@ -84,7 +88,7 @@ class Reservation:
         self._share_out(needs, granted - prompts)
 
     def note(self, used: engine.Used, owed: int, paid: int) -> int:
-        """Takes a report of a job. Returns how many new tokens the job may have in all.
+        """Handles a report of a job. Returns how many new tokens the job may have in total.
 
         `owed`: computed tokens since the last report. `paid`: all paid tokens of the job so far.
         """
@@ -108,12 +112,12 @@ class Reservation:
         return allowed // need.num_rows
 
     def close(self) -> None:
-        """Gives back all that is still reserved. Idempotent."""
+        """Gives back everything that is still reserved. Idempotent."""
         self._give_back_to_bucket(self._in_bucket)
         self._give_back_to_budget(self._in_budget)
 
     def _share_out(self, needs: Sequence[Need], new: int) -> None:
-        """Divides `new` tokens among the jobs; each gets one token at least."""
+        """Divides `new` tokens among the jobs. Each job gets at least one token."""
         later = sum(min(need.num_rows, need.new) for need in needs)
         for need in needs:
             later -= min(need.num_rows, need.new)

@@ -5,7 +5,7 @@ import re
 
 
 def whole_arguments(groups: dict[str, str | None]) -> str | None:
-    """The arguments in a match of a call, as JSON text.
+    """The arguments in the match of a call, as JSON text.
 
     Empty if they begin after the match. None if they aren't a JSON object. `groups`: those of a
     pattern of `CallFormat`.
@@ -33,7 +33,9 @@ class ObjectEnd:
         self._escaped = -1  # position of the character after the last backslash
 
     def find(self, text: str) -> int | None:
-        """The position in `text`, the next piece, after the object's end. None: no end yet."""
+        """The position after the object's end in `text`, the next piece. None if the object has not
+        ended.
+        """
         for match in self._MARKS.finditer(text):
             at = self._seen + match.start()
             if self._is_string:

@@ -1,5 +1,5 @@
-"""Groups the parts of an answer into blocks, for formats that mark each block's begin and end.
-Pure.
+"""Groups the parts of an answer into blocks, for formats that mark the beginning and end of each
+block. Pure.
 """
 
 from dataclasses import dataclass, field

@@ -59,9 +59,10 @@ def _last_tag(text: str) -> str:
 class CallFormat:
     """The syntax of tool calls in one family of models.
 
-    A pattern has the group `name` and one of four groups for the arguments. `begin` is their first
-    brace, if they follow; `object` and `string` hold them; `nothing` says that there are none.
-    In the texts for a grammar, `NAME` stands for the name of the tool.
+    A pattern has the group `name` and one of four groups for the arguments. `begin` is the first
+    brace of arguments that follow the match; `object` and `string` hold the arguments; `nothing`
+    means that there are no arguments. In the texts for a grammar, `NAME` stands for the name of the
+    tool.
     """
 
     # For a grammar: the text that begins the first call and stands nowhere else, or ""; then the
@@ -94,8 +95,8 @@ class CallFormat:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Where an answer has calls. A format whose calls have no closing tag has nothing after
-        them: its span reaches to the end.
+        """The spans of an answer that can contain calls. If a format's calls have no closing tag,
+        its span reaches to the end of the answer.
         """
         if not self.trigger:  # the first key, as Llama writes it
             keys = re.match(r'\{\s*("[^"]*")', self.before)
@@ -147,7 +148,7 @@ def of_name(
     opening: str = "",
     closing: str = "",
 ) -> CallFormat:
-    """A format whose call is a name and, after the text `between`, a JSON object."""
+    """A format whose call is a name, the text `between` and a JSON object."""
     call = r"(?P<name>[A-Za-z0-9_.\-]++)\s*+" + _after(between) + r"(?P<begin>\{)"
     found = _framed(lead, call, separator, opening, closing)
     rest = rf"\s*+{_spaced(behind)}" if behind else ""
@@ -268,7 +269,7 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
 
 
 def of_bare_json(member: str, separator: str) -> CallFormat:
-    """A format whose calls are JSON objects and nothing else, as Llama's."""
+    """A format whose calls are only JSON objects, as in Llama's format."""
     return replace(_LLAMA3, before=member, separator=separator)
 
 

@@ -19,10 +19,11 @@ class Tags(NamedTuple):
 
 
 class PartParser:
-    """Streams parts. It holds back only text that may be the beginning of a tag or a call. A call
-    begins as soon as its name is complete and is one of `tools`. Its arguments are then passed on
-    as they come. It stays a call even if its arguments aren't JSON or never end. Text that only
-    looks like a call stays text. White space before a call or around thoughts is dropped.
+    """Streams parts. The parser holds back only text that may be the beginning of a tag or a call.
+    A call begins as soon as its name is complete and is one of `tools`. Its arguments are then
+    passed on as they come. The call remains a call even if its arguments aren't JSON or never end.
+    Text that only looks like a call remains text. White space before a call or around thoughts is
+    dropped.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class PartParser:
         max_calls: int | None = None,
         calls_first: bool = False,
     ) -> None:
-        """`format` None: the answer has no calls. `tools`: the client's name of each tool, by the
-        model's name. `tags` None: the answer has no thoughts. `is_reasoning`: the prompt ends with
-        the opening tag. Text after call number `max_calls` is dropped. `calls_first`: an answer
-        that doesn't begin with a call has no calls.
+        """If `format` is None, the answer has no calls. `tools`: the client's name of each tool, by
+        the model's name. If `tags` is None, the answer has no thoughts. `is_reasoning`: the prompt
+        ends with the opening tag. Text after call number `max_calls` is dropped. `calls_first`: an
+        answer that doesn't begin with a call has no calls.
         """
         self.num_calls = 0
         self._format = format
@@ -60,7 +61,7 @@ class PartParser:
 
     @property
     def reasoning_tokens(self) -> int:
-        """The number of tokens in the thoughts, including tags."""
+        """The number of tokens in the thoughts, including their tags."""
         return self._thought_tokens if self._has_thoughts else 0
 
     @property
@@ -88,8 +89,8 @@ class PartParser:
         return self._run(is_last=False)
 
     def finish(self, is_cut: bool = False) -> list[Part]:
-        """The parts of the text that is still held back. No text follows. `is_cut`: the model would
-        have continued, so the beginning of thoughts or of a call isn't text.
+        """The parts of the text that is still held back. Called after the last text. `is_cut`: the
+        model would have continued, so the beginning of thoughts or of a call isn't text.
         """
         if is_cut and self._state == self._opening and not self._held.isspace():
             self._held = ""
@@ -122,7 +123,7 @@ class PartParser:
     def _wait(self) -> None:
         """Waits for more text, since the held text may become a call.
 
-        A long text is searched again only when it has grown by a tenth. A search for each piece
+        A long text is searched again only after it has grown by a tenth. A search for each piece
         would take quadratic time.
         """
         if len(self._held) > 1000:

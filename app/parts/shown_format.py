@@ -30,7 +30,7 @@ class KnownCall:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A call in the text: its place, and its text before and after the arguments."""
+    """A call in the text: its position, and its text before and after the arguments."""
 
     start: int
     end: int
@@ -45,7 +45,8 @@ class _Found:
 def read_format(one: str, two: str | None, calls: Sequence[KnownCall]) -> CallFormat | None:
     """The format of calls in what a template writes for the first of `calls`, and for two of them.
 
-    `two` is None if the template refuses two. None if the text has no format that can be read.
+    `two` is None if the template refuses two calls. Returns None if no format can be determined
+    from the text.
     """
     [call, *_] = found = _find_all(one if two is None else two, calls[: 1 if two is None else 2])
     if call is None or None in found:
@@ -131,7 +132,7 @@ def _is_call(value: Any, call: KnownCall) -> bool:
 
 
 def _value(text: str, start: int, is_wanted: Any) -> tuple[int, int] | None:
-    """The place of the first JSON object in `text` that is wanted."""
+    """The position of the first JSON object in `text` that is wanted."""
     for match in re.compile(r"\{").finditer(text, start):
         try:
             value, end = _DECODER.raw_decode(text, match.start())
@@ -172,6 +173,6 @@ def _framed(before: str, gap: str, after: str) -> tuple[str, str, str, str, str]
 
 
 def _num_equal(one: Sequence[str], other: Sequence[str]) -> int:
-    """The number of items with which both begin."""
+    """The number of items at the beginning that are equal in both."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

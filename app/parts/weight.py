@@ -1,4 +1,6 @@
-"""Reports how much work an input is, if it is more than its size suggests. Request threads."""
+"""Reports the work that an input causes if it is more than the input's size suggests. Request
+threads.
+"""
 
 import flask
 
@@ -9,8 +11,9 @@ SCHEMA = 24
 
 
 def weigh(size: int) -> None:
-    """The current request's input is as much work as one of `size` bytes. Waits until the gate has
-    room for that. Raises what `Gate.enter` raises. Does nothing outside of a request.
+    """Reports that the current request's input is as much work as an input of `size` bytes. Waits
+    until the gate has room for so much work. Raises what `Gate.enter` raises. Does nothing outside
+    a request.
     """
     enter = flask.g.get(WEIGH) if flask.has_app_context() else None
     if enter is not None:

@@ -75,8 +75,8 @@ class Constrained(Parameters):
     choice: Choices | None = Field(None, description="The output is one of these texts.")
     grammar: Annotated[Text | None, Called(textgen="grammar_string", others=("ebnf",))] = Field(
         None,
-        description="The output follows this grammar, in GBNF (llama.cpp) or Lark (llguidance)."
-        " A slow one is ended: `constraint_too_slow`.",
+        description="The output follows this grammar, in GBNF (llama.cpp) or Lark (llguidance). A"
+        " generation whose grammar is too slow ends with the error `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(
         None, description="As `json_schema`, or a text that contains the schema."
@@ -120,7 +120,7 @@ class Constrained(Parameters):
 
     @functools.cached_property
     def constraint(self) -> engine.Constraint | None:
-        """The constraint of the request. Two parameters may set the same one.
+        """The constraint of the request. Two parameters may set the same constraint.
 
         Raises BadRequest if two parameters set different constraints, or one is invalid.
         """

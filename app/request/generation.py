@@ -75,23 +75,23 @@ class Generation(Constrained, Sampled):
         Called(kobold="stop_sequence", textgen="stopping_strings", others=("stop_sequences",)),
     ] = Field(
         default=[],
-        description="Strings that end the text: it ends before the first occurrence of any of"
+        description="Strings that end the text. The text ends before the first occurrence of any of"
         " them, which may begin or end inside a token.",
     )
     stop_token_ids: list[TokenId] = Field(
         default=[],
         max_length=64,
         fail_fast=True,
-        description="Tokens that end the completion, besides the model's own. Refused outside the"
-        " vocabulary.",
+        description="Tokens that end the completion, in addition to the model's own. Ids outside"
+        " the vocabulary are refused.",
     )
     min_tokens: Annotated[int, Called(textgen="min_length")] = Field(
         0,
         ge=0,
         lt=2**31,
-        description="Minimum number of new tokens: no stop token or stop string ends the text"
-        " before that. A stop string counts if it ends in the last of these tokens or later."
-        " Refused if above the maximum.",
+        description="Minimum number of new tokens. No stop token or stop string ends the text"
+        " earlier. A stop string counts if it ends in the last of these tokens or later. Refused if"
+        " above the maximum.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Continue after the model's own end tokens."
@@ -147,7 +147,7 @@ class Generation(Constrained, Sampled):
         None,
         gt=0,
         le=86400,
-        description="Seconds that the request may take in all. Refused above the setting"
+        description="Seconds that the request may take in total. Refused above the setting"
         " `total_timeout`, which is the default.",
     )
     user: str | None = Field(None, description="The end user, for the server's log at level DEBUG.")

@@ -162,7 +162,7 @@ def end() -> None:
 
 
 def is_telling() -> bool:
-    """Whether the thread has a request whose answer will list the parameters."""
+    """Whether this thread has a request whose answer will list the parameters without effect."""
     return _told.get() is not None
 
 

@@ -151,16 +151,16 @@ class Sampled(Parameters):
     token_healing: bool = Field(
         False,
         description="Remove the last token of the prompt, and begin the completion with a token"
-        " that begins with its text. Refused with `logprobs`, and if that token is special, isn't"
-        " a whole character, or is the whole prompt.",
+        " whose text begins with the text of the removed token. Refused with `logprobs`, and if"
+        " that token is special, isn't a whole character, or is the whole prompt.",
     )
     cfg_scale: Annotated[float, Called(textgen="guidance_scale")] = _parameter("cfg_scale")
     negative_prompt: str | None = Field(
         None,
         min_length=1,
-        description="Prompt that the text is guided away from. Refused without `cfg_scale`, and"
-        " if longer than the context. Ignored if `cfg_scale` is 1; the response says so. The job"
-        " takes a second place in the batch, and further pages.",
+        description="Prompt that the text is guided away from. Refused without `cfg_scale`, and if"
+        " longer than the context. Ignored if `cfg_scale` is 1; the response says so. The job takes"
+        " a second place in the batch, and additional pages.",
     )
 
     @field_validator(
@@ -305,7 +305,9 @@ class Sampled(Parameters):
 
 
 def _warmed(body: dict[str, Any]) -> dict[str, Any]:
-    """By TabbyAPI's names a bound of the temperature is 1 by default, and equal ones are off."""
+    """Under TabbyAPI's names, each bound of the temperature is 1 by default, and equal bounds turn
+    dynamic temperature off.
+    """
     others = {"preset", "dynatemp_low", "dynatemp_high"}
     given = {name: body[name] for name in ("min_temp", "max_temp") if name in body}
     if not given or others & body.keys() or {type(v) for v in given.values()} - {int, float}:

@@ -13,8 +13,8 @@ class Scored(Generation):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return `prompt_logprobs`, as in vLLM: for each token of the prompt its own"
-        " log-probability, and those of this number of most probable tokens at its place. Refused"
+        description="Return `prompt_logprobs`, as in vLLM: for each token of the prompt, its own"
+        " log-probability and those of this number of most probable tokens at its place. Refused"
         " with `stream`.",
     )
 

@@ -37,8 +37,8 @@ TAG = "\0"  # begins a discriminator's tag, which is not part of a parameter's p
 def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
     """Completes the JSON schema of a model.
 
-    Nulls and neutral values are removed from an object before pydantic sees it, and other names are
-    replaced. The schema must allow them nevertheless.
+    Nulls and neutral values are removed from an object before pydantic sees the object, and other
+    names are replaced. The schema must nevertheless allow these values and names.
     """
     for name in getattr(kind, "withheld", ()):
         del schema["properties"][kind.model_fields[name].alias or name]
@@ -156,7 +156,7 @@ class Parameters(BaseModel):
 
     @contextlib.contextmanager
     def as_said(self) -> Iterator[None]:
-        """Within this context, errors about fields give parameters the client's own names."""
+        """Within this context, errors about fields use the client's own names of parameters."""
         with renaming(self._said), renaming(self.names_of_fields()):
             yield
 
@@ -264,7 +264,7 @@ def _leave_out_unknown(error: ValidationError, given: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def renaming(names: Mapping[str, str]) -> Iterator[None]:
-    """In errors raised inside, parameters have the names that the client used."""
+    """Within this context, parameters in errors have the names that the client used."""
     try:
         yield
     except BadRequest as error:

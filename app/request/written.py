@@ -38,7 +38,7 @@ def token_ids(value: Any) -> Any:
 def biases(text: str) -> Any:
     """The object in a text such as `17:-100, 5:1.5`, as users of Open WebUI write it.
 
-    A text of another form is returned unchanged.
+    Any other text is returned unchanged.
     """
     pairs = [pair.split(":") for pair in text[:MAX_JSON].split(",")]
     try:

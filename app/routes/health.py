@@ -64,7 +64,7 @@ def live() -> flask.Response:
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="public")
 def ready() -> flask.Response:
-    """200 once each model that is loaded with the server is warm, otherwise 503 with the
+    """200 once every model that is loaded at the server's start is warm, otherwise 503 with the
     reasons.
     """
     models = services().models
@@ -93,7 +93,9 @@ def why_unready() -> str | None:
 
 
 def unavailable(reason: str) -> flask.Response:
-    """A 503 in llama.cpp's form, whose clients look for the message while a model loads."""
+    """A 503 in llama.cpp's form, because llama.cpp's clients look for the message while a model
+    loads.
+    """
     message = "Loading model" if reason == REASONS["loading"] else reason
     error = {"code": 503, "message": message, "type": "unavailable_error"}
     return json_response({"error": error}, 503, {"Retry-After": "1"})

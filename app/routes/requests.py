@@ -131,6 +131,6 @@ def _name_of(identifier: str) -> str:
 
 
 def _request_of(job: engine.JobState) -> tuple[str, int]:
-    """The identifier of a job's response, and the index of its choice."""
+    """The identifier of a job's response, and the index of the job's choice."""
     identifier, _, index = job.identifier.rpartition("-")
     return identifier, int(index)

@@ -33,8 +33,8 @@ class UsageQuery(Parameters):
     first: str | None = Field(
         None,
         alias="from",
-        description="First day, in UTC, such as `2026-11-01`; by default that"
-        " of the month of `to`.",
+        description="First day, in UTC, such as `2026-11-01`. Default: the first day of the month"
+        " of `to`.",
         json_schema_extra={"format": "date"},
     )
     last: str | None = Field(
@@ -70,7 +70,9 @@ class UsageList(TypedDict):
 @blueprint.get("/usage")
 @declares({200: UsageList}, query=UsageQuery, streams={CSV: str}, errors=(501, 503), counts=False)
 def list_usage() -> flask.Response:
-    """The usage of one's own API key, by day and model; with an admin's key, that of all keys."""
+    """The usage of the request's own API key, by day and model; with an admin's key, the usage of
+    all keys.
+    """
     query = validate(UsageQuery, read_query(UsageQuery))
     last = _day(query.last, "to") or datetime.now(UTC).date()
     first = _day(query.first, "from") or last.replace(day=1)

@@ -60,7 +60,7 @@ def assets() -> frozenset[str]:
 
 @functools.cache
 def _read(name: str) -> tuple[bytes, str]:
-    """The content of a file, and its ETag."""
+    """The content of a file, and the file's ETag."""
     data = (HERE / name).read_bytes()
     if name == "index.html":
         data = data.replace(b"<!-- styles -->", _links("stylesheet", ".css"))

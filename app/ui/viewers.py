@@ -1,5 +1,5 @@
-"""Viewers of the server's state, which are pages that get a frame each second. The frame is made
-once for all of them.
+"""Viewers of the server's state: pages that get a frame each second. Each frame is made once for
+all viewers.
 """
 
 import math
@@ -47,7 +47,7 @@ class Board:
         self._frames: dict[tuple[str, tuple[str, ...]], tuple[bytes, bool]] = {}
 
     def frame(self, of: Services, role: str, second: int) -> tuple[bytes, bool]:
-        """The frame of this second or a later one, and whether there will be more."""
+        """The frame of this second or of a later one, and whether there will be more frames."""
         which = role, tuple(of.models.names)
         with self._lock:
             if second > self._second:
