@@ -78,8 +78,8 @@ class ModelConfig:
     )
     at: tuple[str, ...] = _option(
         (),
-        "Where shared engines listen: `unix:PATH` or `HOST:PORT`. Or a source that lists them and"
-        " is read each second: `file:PATH`, with one address per line, or `dns:HOST:PORT`, for all"
+        "Where shared engines listen: `unix:PATH` or `HOST:PORT`; or a source that lists engines"
+        " and is read every second: `file:PATH`, with one address per line, or `dns:HOST:PORT`, for all"
         " addresses of a name.",
     )
     engine_key_file: str | None = _option(

@@ -57,7 +57,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End every job with `Failed(Closed)`, release the model, end the thread."""
+    """End every job with `Failed(Closed)`, release the model, and end the thread."""
 
 
 Command = Submit | Cancel | ListPending | ListJobs | Demand | Abandon | Stop
@@ -213,7 +213,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The place of a job in the queue, 1 is next. Returned by `Engine.queued`."""
+    """The place of a job in the queue, where 1 is next. `Engine.queued` returns it."""
 
     identifier: str
     place: int

@@ -1,4 +1,4 @@
-"""Events of several threads, which are delivered in one order."""
+"""Delivers the events of several threads in one order."""
 
 import threading
 from collections import deque

@@ -45,8 +45,8 @@ FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 
 class PipeLink:
-    """`make_backend` is called in the child, with the child's `deliver`. It must be picklable: a
-    module's function, or a `partial` of one.
+    """`make_backend` is called in the child, with the child's `deliver`. The function must be
+    picklable: a module's function, or a `partial` of one.
     """
 
     at = ""

@@ -1,4 +1,4 @@
-"""Places jobs on replicas, and moves them. Under the link's lock."""
+"""Places jobs on replicas, and moves jobs between replicas. Under the link's lock."""
 
 import random
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
     has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup, Zadimoghaddam
     2016). Otherwise the least busy one. None if no replica has room.
 
-    Other servers choose among shared engines too. So chance decides between equals; and with more
-    than `MOST_ASKED` engines, the less busy of two random ones is chosen (Mitzenmacher 2001).
+    Other servers choose among shared engines too. So equals are chosen between at random, and with
+    more than `MOST_ASKED` engines, the less busy of two random ones is chosen (Mitzenmacher 2001).
     Otherwise all servers would send their jobs to the same engine until it reports its load again.
     """
     free = [one for one in replicas if one.has_place(placed.job, max_jobs)]
@@ -98,7 +98,7 @@ class PlacedJobs:
         return placed if placed is not None and placed.replica is replica else None
 
     def assign(self) -> None:
-        """Start the jobs for which there is room, the best first."""
+        """Start the jobs for which there is room, beginning with the best."""
         ready = self._replicas.ready
         while self._pending and ready and self._assign_one(ready):
             pass

@@ -9,8 +9,8 @@ MAX_OPEN = 64  # open questions; the next replaces the oldest, which has timed o
 
 
 class Questions:
-    """`ask` returns answers that are known here, `note` those that replicas complete. A question
-    stays unanswered if one of its replicas is lost.
+    """`ask` returns answers that are known here; `note` returns answers that are complete once a
+    replica has answered. If a replica is lost, questions to it stay unanswered.
     """
 
     def __init__(self, is_one_queue: bool) -> None:

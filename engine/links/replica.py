@@ -1,4 +1,4 @@
-"""One replica, as its link sees it. Under the link's lock."""
+"""One replica, from the point of view of its link. Under the link's lock."""
 
 import logging
 from collections import OrderedDict
@@ -73,8 +73,8 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Number of its jobs; for a shared engine, including those of other servers that it has
-        reported.
+        """The number of jobs on the replica. For a shared engine, this includes the jobs of other
+        servers that the engine has reported.
         """
         if not self.link.at or self.stats is None:
             return len(self.jobs)
@@ -125,7 +125,7 @@ class Replica:
             self.pages.popitem(last=False)
 
     def drop(self, identifier: str) -> None:
-        """The job has ended there."""
+        """Note that the job has ended on the replica."""
         del self.jobs[identifier]
         self.num_since -= 1
 
@@ -163,7 +163,7 @@ class Replica:
         self.num_since, self.is_full = 0, False
 
     def rest(self) -> None:
-        """Keep the counts; nothing is running there."""
+        """Keep the counts, but note that nothing is running on the replica."""
         if self.stats is not None:
             self.stats = self.stats.at_rest()
 

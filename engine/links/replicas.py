@@ -55,8 +55,8 @@ MAX_RETRY, MAX_RETRY_SHARED = 300.0, 30.0
 
 
 class ReplicaLink:
-    """Moves a job without text to another replica if its own is lost. It does so only once, because
-    the job may be the cause of the loss. Any other job of a lost replica ends with an error.
+    """Moves a job without text to another replica if its own is lost. A job is moved only once,
+    because it may be the cause of the loss. All other jobs of a lost replica end with an error.
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class ReplicaLink:
         makers: Sequence[tuple[tuple[int, ...], MakeLink]],
         deliver: Deliver,
     ) -> None:
-        """`makers`: for each replica its GPUs' numbers, and a function that makes its link."""
+        """`makers`: for each replica, the numbers of its GPUs and a function that makes its
+        link.
+        """
         self._config = config
         self._outbox = Outbox(deliver)
         self._lock = threading.Lock()  # guards the attributes below; not held during a delivery

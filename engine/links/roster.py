@@ -1,4 +1,6 @@
-"""The replicas of a link, and what they offer together. Under the link's lock."""
+"""The replicas of a link, and the context and cache that they offer together. Under the link's
+lock.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -83,7 +85,7 @@ class Roster:
                 one.link.send(Stop())
 
     def remove(self, replica: Replica) -> None:
-        """Remove it, but keep its counts, because those of a model never decrease."""
+        """Remove the replica, but keep its counts, because the counts of a model never decrease."""
         if replica in self._replicas:
             self._replicas.remove(replica)
         if replica.stats is not None:
@@ -102,7 +104,9 @@ class Roster:
         return ReplicaStates(tuple(one.tell() for one in self._replicas))
 
     def refusal(self, replica: Replica, info: ModelInfo) -> str:
-        """Why a replica that offers this can't serve together with the others; empty if it can."""
+        """Returns why a replica that offers this can't serve together with the other replicas;
+        empty if it can.
+        """
         others = self._offers(replica)
         for name in ("vocab_size", "page_size", "loras") if others else ():
             own, other = getattr(info, name), getattr(others[0], name)

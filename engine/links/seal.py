@@ -24,7 +24,7 @@ class Seal:
         return hmac.digest(self._key, number + message, "sha256")
 
     def fits(self, seal: bytes | memoryview, message: bytes | memoryview) -> bool:
-        """Whether the other end has sent this message next."""
+        """Whether this is the next message that the other end has sent."""
         return hmac.compare_digest(seal, self.of(message))
 
 

@@ -54,7 +54,8 @@ LOST = "the generator has lost the job"
 
 
 class EngineThread:
-    """Takes commands, keeps the batch full, hands events to `deliver`. A Link, in this process.
+    """Takes commands, keeps the batch full, and passes events to `deliver`. This is the Link for
+    this process.
 
     `deliver` gets all events of an iteration, on the engine thread, and must not block. The last
     event is always `Stopped`, which also ends all remaining jobs. A backend may raise panics of

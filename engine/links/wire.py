@@ -7,8 +7,8 @@ A pickle can run any code. The other end is one of these:
 - a process of the same user or of root, over a Unix socket (`hosts/peer.py`).
 - a process that has proved the key (`hosts/handshake.py`). Each of its messages has a seal.
 
-Dataclasses are sent without the fields that have their default. So one end can have a later
-version, with more fields, as long as those fields have their defaults.
+Dataclasses are sent without fields that have their default values. So one end can run a later
+version, whose dataclasses have more fields, as long as these fields have their default values.
 """
 
 import contextlib

@@ -56,7 +56,7 @@ class Footprint:
         return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
     def whole(self, mode: CacheMode, tokens: int) -> int:
-        """Bytes of all of it on one GPU."""
+        """Returns the bytes that everything takes on one GPU."""
         return self.weights + self.cache(mode, tokens) + self.beside(mode, tokens)
 
 

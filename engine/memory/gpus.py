@@ -39,8 +39,8 @@ class _Memory(ctypes.Structure):
 
 
 def has_gpu() -> bool:
-    """According to NVML, not CUDA, because after a call to CUDA no fork of this process could use
-    it.
+    """Whether there is a GPU. Asks NVML and not CUDA, because after a call to CUDA no fork of this
+    process could use CUDA.
     """
     if os.environ.get(VISIBLE) in ("", "-1"):
         return False
@@ -91,7 +91,7 @@ def check_gpus(config: ModelConfig) -> None:
     for gpu in config.gpus:
         if gpu >= number:
             raise ModelError(
-                f"gpus has {gpu}, and this process sees {number}, numbered from 0", "gpus"
+                f"gpus has {gpu}, but this process sees {number}, numbered from 0", "gpus"
             )
 
 

@@ -1,4 +1,4 @@
-"""How this process allocates memory, and returns it to the system."""
+"""Controls how this process allocates memory and returns it to the system."""
 
 import contextlib
 import ctypes

@@ -1,5 +1,5 @@
 """The architectures, and their variants, that ExLlamaV2 0.3.2 computes, according to config.json.
-It would load most others as a Llama, or ignore the difference.
+ExLlamaV2 would load most others as a Llama, or ignore the difference.
 """
 
 from typing import Any

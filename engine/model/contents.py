@@ -1,4 +1,6 @@
-"""Reads the files of a model directory, which may be a stranger's, within limits."""
+"""Reads the files of a model directory within limits, because the directory may come from a
+stranger.
+"""
 
 import hashlib
 import json

@@ -92,7 +92,7 @@ def _method(model_config: dict[str, Any]) -> str | None:
 
 
 def check_exl3(model_config: dict[str, Any]) -> None:
-    """Raises ModelError for a model of ExLlamaV3 that is not served, by its config.json."""
+    """Raises ModelError if, according to its config.json, a model for ExLlamaV3 can't be served."""
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(

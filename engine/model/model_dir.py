@@ -1,4 +1,4 @@
-"""Reads the JSON of a model directory in Hugging Face layout, without torch."""
+"""Reads the JSON files of a model directory in Hugging Face layout, without torch."""
 
 import math
 from collections.abc import Mapping

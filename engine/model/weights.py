@@ -1,4 +1,4 @@
-"""Detects the format of a model's weights, by names and first bytes, and explains formats that
+"""Detects the format of a model's weights by file names and first bytes, and explains formats that
 can't be read.
 """
 

@@ -1,4 +1,4 @@
-"""Gives leases on engines to requests, and waits for loads."""
+"""Leases engines to requests, and waits for loads."""
 
 import contextlib
 import threading

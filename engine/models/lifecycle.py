@@ -1,4 +1,4 @@
-"""Loads, unloads and swaps of engines, each on its own thread."""
+"""Loads, unloads and swaps engines, each change on its own thread."""
 
 import logging
 import threading

@@ -51,10 +51,10 @@ class Room:
         """Evict idle models, the least recently used first, until there is room.
 
         "there": there is room. "busy": there will be room after other models have finished their
-        jobs, loads or unloads; with `is_pressing` these accept no more requests until `let_go_on`.
-        "none": according to the estimate there is no room, and no other model that could be
-        evicted; the loader decides. Raises NoRoom, before any eviction, if even all evictions would
-        not suffice.
+        jobs, loads or unloads; with `is_pressing`, these models accept no more requests until
+        `let_go_on`. "none": according to the estimate there is no room, and no other model that
+        could be evicted; the loader decides. Raises NoRoom, before any eviction, if even all
+        evictions would not suffice.
         """
         found = self._make(instance, is_pressing)
         # On other GPUs another change may have taken the place meanwhile.

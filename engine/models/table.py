@@ -220,8 +220,9 @@ class Models:
         return True
 
     def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
-        """The next engine that has stopped for good; None if none does in `timeout` seconds. If it
-        has an `error`, it stopped without a command, and only another process can serve its model.
+        """Returns the next engine that has stopped for good; None if no engine stops within
+        `timeout` seconds. An engine with an `error` stopped without a command, and only another
+        process can serve its model.
         """
         try:
             return self._stopped.get(timeout=timeout)

@@ -314,7 +314,7 @@ def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, comma
     ("mode", "key", "message"),
     [
         (0o604, "k" * 64, "is open to others: chmod o="),
-        (0o600, "k" * 31, "has 31 bytes, and must have 32"),
+        (0o600, "k" * 31, "has 31 bytes, but must have at least 32"),
         (0o600, None, "No such file"),
     ],
 )

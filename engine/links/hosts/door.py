@@ -1,4 +1,6 @@
-"""Accepts servers at a shared engine if they have the key and the files of the same model."""
+"""Accepts connections of servers to a shared engine, if they have the key and the files of the same
+model.
+"""
 
 import contextlib
 import logging
@@ -21,7 +23,9 @@ MAX_STRANGERS = 64  # handshakes at once; a further connection takes the place o
 
 
 class Door:
-    """One thread only accepts. Each handshake has its own thread, for a few seconds."""
+    """One thread accepts connections and does nothing else. Each handshake has its own thread for a
+    few seconds.
+    """
 
     def __init__(
         self,
@@ -31,8 +35,8 @@ class Door:
         admit: Callable[[socket.socket, Seals | None, int], None],
         is_ready: Callable[[], bool],
     ) -> None:
-        """Listens at once, so that a wrong address is found early, and raises ModelError. `admit`
-        is called on the thread of the handshake, with the server's process id. `is_ready`: as in
+        """Listens at once, so that a wrong address is found early. Raises ModelError. `admit` is
+        called on the thread of the handshake, with the server's process id. `is_ready`: as in
         `Welcome`.
         """
         self._is_ready = is_ready
@@ -107,7 +111,7 @@ class Door:
             logger.exception("a handshake failed")
             reason = error
         if self._take_place(connection):  # before its end, so that no other socket has its number
-            reason = "it had not completed the handshake when others came"
+            reason = "it had not completed the handshake when other connections came"
         if met is None:
             logger.warning("a connection is refused: %s", reason)
             connection.close()

@@ -1,4 +1,4 @@
-"""A front end, which is a server as a shared engine sees it."""
+"""A front end: a server from the point of view of a shared engine."""
 
 import logging
 import queue
@@ -43,7 +43,9 @@ class FrontEnd:
         take: Callable[["FrontEnd", Command], None],
         leave: Callable[["FrontEnd"], None],
     ) -> None:
-        """`take` gets the server's commands; the reading thread calls `leave` at the end."""
+        """`take` is called with the server's commands. The reading thread calls `leave` when it
+        ends.
+        """
         limit = struct.pack("ll", int(silence_timeout), int(silence_timeout % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self.pid = pid
@@ -117,7 +119,7 @@ class FrontEnd:
 
 
 def greeting(standing: Standing, stats: Stats | None, drains: str | None) -> list[Event]:
-    """The first events for a front end. `drains`: why the engine accepts no more jobs."""
+    """Returns the first events for a front end. `drains`: why the engine accepts no more jobs."""
     if standing.is_stopped:
         return [Stopped(standing.error)]
     if standing.info is None:

@@ -1,6 +1,6 @@
-"""The handshake of a server and a shared engine. No pickle is read before its end.
+"""The handshake of a server and a shared engine. No pickle is read before it ends.
 
-1. Each end asks the kernel for the user of the other, unless it has a key.
+1. Unless it has a key, each end asks the kernel for the user at the other end.
 2. Both send their protocol and a nonce.
 3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine

@@ -64,7 +64,9 @@ class Host:
         key: Key,
         fingerprint: str,
     ) -> None:
-        """Listens; answers from `start` on. Raises ModelError for an invalid address."""
+        """Listens at once, but answers only after `start`. Raises ModelError for an invalid
+        address.
+        """
         self._config = config
         self._door = Door(
             at, key, fingerprint, self._admit, lambda: self.is_loaded and not self._is_draining
@@ -89,7 +91,7 @@ class Host:
 
     @property
     def error(self) -> EngineError | None:
-        """Why the engine has ended; None after `close`."""
+        """The reason why the engine has ended; None after `close`."""
         return self._standing.error
 
     @property
@@ -119,8 +121,8 @@ class Host:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Refuse new jobs, and end once the running jobs have ended, or after `drain` seconds.
-        Servers then move jobs that have not begun to another engine, or keep them until an engine
-        is back. Returns whether all was released within `timeout` more seconds.
+        Servers then move jobs that have not begun to another engine, or keep these jobs until an
+        engine is back. Returns whether everything was released within `timeout` more seconds.
         """
         with self._changed:
             self._is_draining = True

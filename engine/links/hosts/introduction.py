@@ -40,7 +40,7 @@ def to_json(one: Hello | Welcome) -> bytes:
 
 
 def from_json(kind: type[Introduction], data: bytes) -> Introduction:
-    """Fields that `kind` doesn't have are ignored, because a later version may send more. Raises
+    """Ignores fields that `kind` doesn't have, because a later version may send more fields. Raises
     Stranger.
     """
     try:

@@ -30,7 +30,7 @@ def read_key(path: str | None) -> bytes:
         )
     if len(key) < MIN_KEY:
         raise ModelError(
-            f"engine_key_file {path} has {len(key)} bytes, and must have {MIN_KEY}",
+            f"engine_key_file {path} has {len(key)} bytes, but must have at least {MIN_KEY}",
             "engine_key_file",
         )
     return key
@@ -59,7 +59,9 @@ class KeyFile:
         self._fault = ""
 
     def __call__(self) -> bytes:
-        """The key. If the file can no longer be read, the key that was read last."""
+        """Returns the key. If the file can no longer be read, returns the key that was read
+        last.
+        """
         fault = ""
         try:
             self._key = read_key(self._path)

@@ -29,7 +29,7 @@ LOOKUP = 1.0  # seconds that an end waits for a name server
 
 
 class Members:
-    """The engines that plain addresses and sources name. One thread."""
+    """The engines that addresses and sources name. One thread."""
 
     def __init__(
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
@@ -65,8 +65,9 @@ class Members:
         return list(dict.fromkeys(found))
 
     def follow(self) -> list[str] | None:
-        """This server's engines after one more reading. A missing address stays until a second
-        reading. None if the reading failed, because a faulty source must not end engines.
+        """This server's engines after one more reading. An address that is missing stays until a
+        second reading lacks it too. None if the reading failed, because a faulty source must not
+        end engines.
         """
         try:
             named = self.read()

@@ -24,8 +24,8 @@ class OtherKey(Stranger):
 
 
 def check_peer(connection: socket.socket, key: bytes) -> None:
-    """Without a key, accept this user's processes and root's over a Unix socket, and no others. To
-    be called before anything is read. Raises Stranger, OSError.
+    """Without a key, accepts only processes of this user and of root, over a Unix socket. Must be
+    called before anything is read. Raises Stranger, OSError.
     """
     if key:
         return  # the other end must prove that it has it

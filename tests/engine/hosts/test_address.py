@@ -72,7 +72,7 @@ def test_a_key_is_long_and_for_its_owner(tmp_path):
     path.write_bytes(b"k" * 32)
     assert key.read_key(str(path)) == b"k" * 32
     path.write_bytes(b"k" * 31 + b"\n")
-    with pytest.raises(ModelError, match="has 31 bytes, and must have 32"):
+    with pytest.raises(ModelError, match="has 31 bytes, but must have at least 32"):
         key.read_key(str(path))
 
 
