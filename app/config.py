@@ -52,8 +52,8 @@ class Settings(OperationSettings, TableSettings):
         0.0,
         ge=0,
         le=86400,
-        description="Seconds to wait at the start if another server listens at `bind`. After that,"
-        " the start fails.",
+        description="Seconds to wait at the start for another server to release `bind` before the"
+        " start fails.",
     )
     presets: dict[str, dict[str, Any]] = Field(
         default={},
@@ -62,40 +62,40 @@ class Settings(OperationSettings, TableSettings):
     )
     clamp_max_tokens: bool = Field(
         True,
-        description="True: a `max_tokens` that doesn't fit the context together with the prompt is"
-        " reduced, and named in the header `X-Switchyard-Ignored`. False: the request is refused.",
+        description="True: reduce a `max_tokens` that doesn't fit the context together with the"
+        " prompt, and name it in the header `X-Switchyard-Ignored`. False: refuse it.",
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="How to treat unknown parameters: `refuse` them, or `ignore` them and name them"
-        " in the header `X-Switchyard-Ignored`.",
+        description="`refuse` unknown parameters, or `ignore` them and name them in the header"
+        " `X-Switchyard-Ignored`.",
     )
     max_body_bytes: int = Field(
         0,
         ge=0,
-        description="Maximum size of a request body, in bytes; a larger one gets status 413. 0: 32"
-        " bytes for each token of the model's context, but at least 1 MiB.",
+        description="Maximum size of a request body, in bytes; larger ones get 413. 0: 32 bytes per"
+        " token of the model's context, at least 1 MiB.",
     )
     heartbeat: float = Field(
         5.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds of silence after which a comment line is sent on a stream, so that"
-        " proxies keep it open and the server notices clients that have left.",
+        description="Seconds of silence after which a stream gets a comment line, so that proxies"
+        " keep it open and the server notices clients that leave.",
     )
     queue_timeout: float = Field(
         300.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may wait for its first job to start; after that, it"
-        " gets status 408. 0: no limit.",
+        description="Seconds that a request may wait for its first job to start before it gets 408."
+        " 0: no limit.",
     )
     first_token_timeout: float = Field(
         600.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that a request may wait for its first token, including the time in the"
-        " queue; after that, it gets status 408. 0: no limit.",
+        description="Seconds that a request may wait for its first token, including time in the"
+        " queue, before it gets 408. 0: no limit.",
     )
     total_timeout: float = Field(
         3600.0,
@@ -122,8 +122,7 @@ class Settings(OperationSettings, TableSettings):
         30.0,
         ge=0.1,
         le=86400,
-        description="Seconds within which a request's whole body must arrive; otherwise the"
-        " request gets status 408.",
+        description="Seconds to wait for a request's whole body before answering 408.",
     )
     send_timeout: float = Field(
         30.0,
@@ -135,8 +134,8 @@ class Settings(OperationSettings, TableSettings):
     reserve_threads: int = Field(
         16,
         ge=1,
-        description="Request threads for health checks and refusals, in addition to one for each"
-        " job and each WebSocket.",
+        description="Request threads for health checks and refusals, besides one for each job and"
+        " each WebSocket.",
     )
     max_websockets: int = Field(
         32,

@@ -216,7 +216,7 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
-    """Makes an application or blueprint answer each error with the response that `describe` makes."""
+    """Makes an application or blueprint answer each error with the response of `describe`."""
     handler = functools.partial(respond, describe)
     # An application's handler of a code comes before a blueprint's handler of Exception.
     for code in werkzeug.exceptions.default_exceptions:

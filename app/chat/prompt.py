@@ -1,4 +1,4 @@
-"""Builds the prompt of a chat, with the parser and the constraint for its answer. Request threads."""
+"""Builds the prompt of a chat, with the parser and constraint for its answer. Request threads."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ class Prompt:
 
 
 class Prompts:
-    """Builds prompts for one model from its chat template and its settings for thoughts and tools."""
+    """Builds prompts for one model from its chat template and settings for thoughts and tools."""
 
     def __init__(
         self, model: engine.Engine, template: ChatTemplate, settings: ModelSettings

@@ -68,7 +68,7 @@ def event_position() -> tuple[str, int] | None:
 
 
 class Answers:
-    """Makes the responses of one application. Has the sender of streams, and the kept transcripts."""
+    """Makes the responses of one application. Has the sender of streams and the kept transcripts."""
 
     def __init__(
         self, settings: Settings, num_jobs: Callable[[], int], prepared: Callable[[], None]
@@ -233,7 +233,7 @@ class Answers:
         return self.transcripts.join(transcript, self._settings.reserve_threads // 2 + num_idle)
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:
-        """An output for the current request's client, starting at frame `position` of a transcript."""
+        """An output for the current request's client, from frame `position` of a transcript."""
         client = WatchedClient(flask.request.environ, transcript.writer.is_streamed)
         client.limit_sends(self._settings.send_timeout)
         return Output(transcript, client, self._settings.heartbeat, position)
@@ -244,7 +244,7 @@ class Answers:
 
 
 def _wait_for(claim: Claim) -> Callable[[float], Sequence[None]]:
-    """A `take` for WatchedClient.wait that waits until the claim is settled, and returns no items."""
+    """A `take` for WatchedClient.wait that waits until the claim is settled. Returns no items."""
 
     def wait(seconds: float) -> Sequence[None]:
         claim.settled.wait(seconds)

@@ -20,7 +20,7 @@ EVENTS = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """The bytes of a stream: its frames, the bytes before and after all frames, and its heartbeat."""
+    """The bytes of a stream: its frames, the bytes before and after them, and its heartbeat."""
 
     frame: Callable[[dict[str, Any], str], bytes]  # makes a frame of a body and its new text
     mimetype: str = EVENTS

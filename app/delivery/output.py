@@ -136,7 +136,7 @@ class Output:
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """Like `_wait`, but for a response without a status yet. Also raises any error before the
+        """Like `_wait`, before the response has a status. Also raises any error before the
         first frame.
         """
         frames = self._wait(timeout)

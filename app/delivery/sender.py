@@ -173,7 +173,7 @@ class Sender:
     # Request threads
 
     def start(self, outlet: Outlet) -> bool:
-        """Hands an outlet to the sender's thread. Returns False if the system can't start a thread."""
+        """Hands an outlet to the sender's thread. Returns False if no thread can be started."""
         with self._lock:
             if not self._num_outlets:
                 try:

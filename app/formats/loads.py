@@ -64,7 +64,7 @@ def begun(load: engine.Load, timeout: float = FIRST) -> None:
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Events of a load's progress. The last event says that the model is loaded, or has the error."""
+    """Events of a load's progress. The last one says that the model is loaded, or has the error."""
     try:
         while (progress := load.wait(LOOK)) is not None:
             yield _event({"model": load.name, "status": "loading", "progress": round(progress, 3)})

@@ -41,7 +41,7 @@ class Source(Protocol):
         """Cancels the rest of the generation. Idempotent."""
 
     def drop(self) -> None:
-        """Like `close`, but for finalizers. A finalizer may run during any code, so this method
+        """Like `close`, for use in finalizers. A finalizer may run during any code, so this method
         takes no lock. A thread other than the reader may also call it; a running `read` then soon
         returns or raises an exception.
         """

@@ -76,7 +76,7 @@ class Constrained(Parameters):
     grammar: Annotated[Text | None, Called(textgen="grammar_string", others=("ebnf",))] = Field(
         None,
         description="The output follows this grammar, in GBNF (llama.cpp) or Lark (llguidance). A"
-        " generation whose grammar is too slow ends with the error `constraint_too_slow`.",
+        " grammar that is too slow ends the generation: `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(
         None, description="As `json_schema`, or a text that contains the schema."

@@ -75,8 +75,8 @@ class Generation(Constrained, Sampled):
         Called(kobold="stop_sequence", textgen="stopping_strings", others=("stop_sequences",)),
     ] = Field(
         default=[],
-        description="Strings that end the text. The text ends before the first occurrence of any of"
-        " them, which may begin or end inside a token.",
+        description="The text ends before the first occurrence of any of these strings, which may"
+        " begin or end inside a token.",
     )
     stop_token_ids: list[TokenId] = Field(
         default=[],

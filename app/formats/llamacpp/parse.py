@@ -98,7 +98,7 @@ class LlamaCppOptions(OtherServers):
         default=[],
         max_length=64,
         description="The only fields that the answer has; `a/b` is the field `b` in `a`. Unknown"
-        " names have no effect. In a stream, this parameter applies only to the last event.",
+        " names have no effect. In a stream, this applies only to the last event.",
     )
     timings: bool = Field(True, description="Return the time of each stage; see Timings.")
 

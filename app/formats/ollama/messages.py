@@ -1,4 +1,4 @@
-"""Messages of Ollama's API, which differ from those of a chat in that arguments are objects. Pure."""
+"""Messages of Ollama's API, which are those of a chat with arguments as objects. Pure."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence

@@ -31,7 +31,7 @@ def running(model: engine.Engine, status: engine.ModelStatus) -> dict[str, Any]:
 
 
 def shown(model: engine.Engine, defaults: dict[str, Any], capabilities: list[str]) -> Any:
-    """All information about a model. `defaults`: the default values of options, by Ollama's names."""
+    """All information about a model. `defaults`: the defaults of options, by Ollama's names."""
     files, name = model.model_dir, model.config.name
     parameters = "\n".join(f"{key:<30} {value}" for key, value in defaults.items())
     return {

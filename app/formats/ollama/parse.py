@@ -59,9 +59,9 @@ class OllamaBody(OllamaDefaults, Chat):
     )
     think: Think | None = Field(
         None,
-        description="Whether to think, or at which level. The value is passed to the model's chat"
-        " template. False also leaves thoughts out of the answer. A template without such a switch"
-        " ignores the value; the response says so.",
+        description="Whether to think, or at which level, for the model's chat template. False also"
+        " leaves thoughts out of the answer. A template without such a switch ignores this; the"
+        " response says so.",
     )
     keep_alive: float | None = Field(
         None,

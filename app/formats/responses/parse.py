@@ -112,12 +112,11 @@ class ResponseRequest(Generation, HowToThink):
     store: bool = Field(
         True,
         description="Keep the response and its conversation in memory for `previous_response_id`,"
-        " for the time that the setting `store_timeout` specifies.",
+        " for `store_timeout` seconds.",
     )
     instructions: str | None = Field(
         None,
-        description="The system prompt, which precedes the conversation. It applies only to this"
-        " response.",
+        description="The system prompt, only for this response.",
     )
     max_output_tokens: Annotated[Tokens | None, Called(others=("max_tokens",))] = Field(
         None,

@@ -18,7 +18,7 @@ class TokenEncode(Parameters):
     text: str = Field(description="The text.")
     add_bos_token: bool = Field(True, description="Whether the model's BOS token comes first.")
     encode_special_tokens: bool = Field(
-        True, description="Whether special tokens that the text spells out count as special tokens."
+        True, description="Whether to recognize special tokens that the text spells out."
     )
 
     @property

@@ -20,8 +20,8 @@ class TextRequest(Generation):
 
     parse_special: bool = Field(
         False,
-        description="Whether special tokens that the prompt spells out are read as special tokens,"
-        " not as plain characters.",
+        description="Whether to recognize special tokens that the prompt spells out, instead of"
+        " reading plain characters.",
     )
 
     @property

@@ -22,7 +22,7 @@ class TokenizeContent(OfModel):
     content: str = Field(description="The text.")
     add_special: bool = Field(False, description="Whether the model's BOS token comes first.")
     parse_special: bool = Field(
-        True, description="Whether special tokens that the text spells out count as special tokens."
+        True, description="Whether to recognize special tokens that the text spells out."
     )
     with_pieces: bool = Field(
         False, description="Also return each token's text, or its bytes if they aren't text."
@@ -40,7 +40,7 @@ class TokenizePrompt(OfModel):
     add_special_tokens: bool = Field(
         True,
         description="Whether the model's BOS token comes first. If false, special tokens that the"
-        " text spells out are read as special tokens; lm_eval looks up their ids this way.",
+        " text spells out are recognized; lm_eval looks up their ids this way.",
     )
     return_token_strs: bool = Field(
         False, description="Also return each token's name in the vocabulary."

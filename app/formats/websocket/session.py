@@ -1,4 +1,4 @@
-"""The session of one WebSocket, with all its generations. Runs on the WebSocket's request thread."""
+"""The session of one WebSocket, with all its generations. Runs on its request thread."""
 
 import itertools
 import logging
