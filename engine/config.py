@@ -79,8 +79,8 @@ class ModelConfig:
     at: tuple[str, ...] = _option(
         (),
         "Where shared engines listen: `unix:PATH` or `HOST:PORT`; or a source that lists engines"
-        " and is read every second: `file:PATH`, with one address per line, or `dns:HOST:PORT`, for all"
-        " addresses of a name.",
+        " and is read every second: `file:PATH`, with one address per line, or `dns:HOST:PORT`, for"
+        " all addresses of a name.",
     )
     engine_key_file: str | None = _option(
         None,

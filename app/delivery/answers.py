@@ -68,7 +68,7 @@ def event_position() -> tuple[str, int] | None:
 
 
 class Answers:
-    """Makes the responses of one application. Has the sender of streams and the kept transcripts."""
+    """Makes the responses of one application. Has the sender of streams, and the transcripts."""
 
     def __init__(
         self, settings: Settings, num_jobs: Callable[[], int], prepared: Callable[[], None]

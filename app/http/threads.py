@@ -1,4 +1,4 @@
-"""The WSGI server's request threads: their number, and hooks that inform the server of their state."""
+"""The WSGI server's request threads: their number, and hooks that report their state."""
 
 from collections.abc import Callable
 

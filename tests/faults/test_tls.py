@@ -43,7 +43,7 @@ def test_commands_know_it_as_a_switchyard(server, model_path):
         return done.returncode, done.stdout + done.stderr
 
     status, told = run("check", "--bind", f"127.0.0.1:{server.port}")
-    assert status == 0 and "already has a Switchyard, which must end first" in told, told
+    assert status == 0 and "already used by a Switchyard server, which must end first" in told, told
     status, told = run("status", SWITCHYARD_BIND=f"127.0.0.1:{server.port}")
     assert status == 1 and "if the server has TLS, use --url https://" in told, told
     ask = ("status", "--url", f"https://localhost:{server.port}")

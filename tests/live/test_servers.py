@@ -55,8 +55,8 @@ def refusal(server, timeout=60):
     ("more", "settings", "message"),
     [
         (["--workers", "2"], {}, "one worker only"),
-        (["--preload"], {}, "no preload"),
-        (["--worker-class", "sync", "--threads", "1"], {}, "only its own worker class"),
+        (["--preload"], {}, "preload is not supported"),
+        (["--worker-class", "sync", "--threads", "1"], {}, "only with its own worker class"),
         ([], {"model": "/no/such/model"}, "/no/such/model does not exist"),
         ([], {"cache_tokens": 1000}, "cache_tokens must be a multiple of 256"),
         ([], {"max_pendng": 1}, "SWITCHYARD_MAX_PENDNG"),

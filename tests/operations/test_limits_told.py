@@ -75,4 +75,4 @@ def test_a_limit_of_new_tokens_is_told_by_the_name_that_the_request_has(
     else:
         error = response.json["error"]
         assert error["param"] == "max_output_tokens"
-        assert error["message"].startswith("max_output_tokens: this API key may have 6")
+        assert error["message"].startswith("max_output_tokens: this API key allows at most 6")

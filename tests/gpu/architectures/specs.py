@@ -583,7 +583,7 @@ def _unknown():
         ("Olmo2ForCausalLM", "olmo2"),
         ("Llama4ForCausalLM", "llama4_text"),
     ):
-        words = f"doesn't know the architecture {architecture}"
+        words = f"the architecture {architecture}"
         yield f"x-{kind}", Spec(of(architecture, kind), LLAMA, refusal=words, has_twin=False)
 
 
