@@ -70,9 +70,8 @@ def install(
     """Adds the API to `app`. The API uses models that the caller starts.
 
     The API handles only the errors of its own routes. `check_host` is called before API keys are
-    checked, and `before_request` is called after that check. `is_own`: whether `app` is the
-    server's own. A host application without `url_prefix` gets no short paths such as `/health`,
-    because it may have such paths itself.
+    checked, and `before_request` after that check. `is_own`: whether `app` is the server's own. A
+    host application without `url_prefix` gets no short paths such as `/health`.
     """
     api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     if check_host is not None:

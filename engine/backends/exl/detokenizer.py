@@ -1,8 +1,8 @@
 """Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
 
 The generator's own code has three faults. It loses text at a stop token and at the token limit. It
-decodes characters that consist of several tokens wrongly. Of several stop strings, it chooses one
-by the order of a set, which is arbitrary.
+decodes characters that consist of several tokens wrongly. It chooses among several stop strings by
+the order of a set, which is arbitrary.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,4 @@
-"""A JSON schema and all schemas inside it, each of which can be found by place or by reference.
-Pure.
-"""
+"""A JSON schema and all schemas inside it, which can be found by place or by reference. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

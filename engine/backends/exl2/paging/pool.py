@@ -5,8 +5,8 @@ from typing import Any
 
 
 class Pool:
-    """Hands out first the page that was released longest ago. Of the pages of a prefix, the last
-    page comes first.
+    """Hands out first the page that was released longest ago. The last page of a prefix comes
+    before its other pages.
     """
 
     def __init__(self, generator: Any) -> None:

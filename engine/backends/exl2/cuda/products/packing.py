@@ -113,7 +113,7 @@ def _places(bits: int) -> list[list[CodeBits]]:
 
 
 def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]:
-    """Returns the runs of equal width, and whether each 32 rows need a group of their own, because
+    """Returns the runs of equal width, and whether each 32 rows need a separate group, because
     the groups of a run differ in size. Raises Unsuitable.
     """
     if any(rows % CHUNK or not rows for _, rows in groups):
