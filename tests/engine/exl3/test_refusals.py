@@ -256,5 +256,5 @@ def test_a_gpu_that_its_kernels_do_not_run_on_is_named(installed, monkeypatch, c
     exl3.check_machine(ModelConfig("m", "m", "cuda", gpus=(0,)))
     if capability != (7, 5):
         return exl3.check_machine(ModelConfig("m", "m", "cuda"))
-    with pytest.raises(ModelError, match=r"8.0 or above, and GPU 1, An old one, has 7.5"):
+    with pytest.raises(ModelError, match=r"8.0 or above, but GPU 1, An old one, has 7.5"):
         exl3.check_machine(ModelConfig("m", "m", "cuda"))
