@@ -1,5 +1,6 @@
 """Installs the API in a Flask application, the server's own or a host's."""
 
+import codecs
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,6 +48,10 @@ from switchyard.app.services import BLUEPRINT, KEY, SHOWN, Services
 from switchyard.app.ui import files
 
 logger = logging.getLogger(__name__)
+
+# Werkzeug needs this codec in each request. If two threads look it up first at the same time, one
+# can find its module half imported, and Python then remembers that there is no such codec.
+codecs.lookup("idna")
 
 # Paths under /v1 that also exist without the prefix, as in llama.cpp's server.
 UNPREFIXED = (

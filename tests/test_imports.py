@@ -276,3 +276,8 @@ def test_all_public_names_stand_at_the_top():
 def test_importing_the_package_loads_no_flask():
     code = "import sys, switchyard; assert not {'flask', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_codec_of_host_names_is_found_before_threads_look_for_it():
+    code = "import encodings, switchyard.app.blueprint; assert encodings._cache.get('idna')"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

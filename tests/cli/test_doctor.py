@@ -164,7 +164,7 @@ TORCH = {"cuda": "12.8", "sees": 1}
     [
         (GOOD, {"extension": "none", "exl3": True}, "✓ exllamav3: 1, for EXL3 models", 0),
         (GOOD, {"extension": "none", "exl3": "undefined\nsymbol: x"}, "(undefined symbol: x)", 1),
-        (OLD, {"extension": True, "exl3": True}, "and GPU 0, An old one, has 7.5", 0),
+        (OLD, {"extension": True, "exl3": True}, "but GPU 0, An old one, has 7.5", 0),
     ],
 )
 def test_doctor_says_whether_exl3_runs_here(
