@@ -144,7 +144,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class KeptWeights:
-    """Float16 copies of quantized weights on a GPU. All 0 without any."""
+    """Float16 copies of quantized weights on a GPU. All fields are 0 if there are none."""
 
     num_bytes: int = 0
     min_tokens: int = 0  # of a pass that uses them

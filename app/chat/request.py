@@ -86,7 +86,7 @@ class Chat(Scored, HowToThink):
         None,
         description="`none`: the model doesn't see the tools; `auto`: it may call some; `required`:"
         " it must call at least one. A function: the model must call it once. `allowed_tools`: the"
-        " model sees only these tools. Refused without tools, except for `none` and `auto`.",
+        " model sees only those listed. Refused without tools, except for `none` and `auto`.",
     )
     parallel_tool_calls: bool = Field(
         True,
@@ -156,7 +156,7 @@ class Chat(Scored, HowToThink):
             last = self.messages[-1]
             if last.role != "assistant" or last.content is None or last.tool_calls:
                 raise BadRequest(
-                    "continue_final_message: the last message must be text of the assistant",
+                    "continue_final_message: the last message must be text from the assistant",
                     "continue_final_message",
                 )
         _ = self.offer

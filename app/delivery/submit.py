@@ -72,7 +72,8 @@ def receive(
 def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
     """Enters the gate with an input of `size` bytes that is not a request body.
 
-    The input is inside until `submit` or the end of the context. Raises ClientGone, TimedOut, Full.
+    The input stays in the gate until `submit` or the end of the `with` block. Raises
+    ClientGone, TimedOut, Full.
     """
     enter(gate, size, settings)
     try:

@@ -101,8 +101,8 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Under `format`, Ollama's name for the parameter, which Open WebUI sends to all servers,
-        the response format may be written as for Ollama.
+        """Accepts a response format written as for Ollama under `format`, Ollama's name for it.
+        Open WebUI sends `format` to all servers.
         """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():

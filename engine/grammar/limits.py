@@ -54,7 +54,7 @@ class Estimate:
             )
 
     def add_once(self, what: str, seconds: float, where: str) -> None:
-        """Adds for each `what` once."""
+        """Like `add`, but counts each `what` only once."""
         if what not in self._known:
             self._known.add(what)
             self.add(seconds, where)

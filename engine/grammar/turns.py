@@ -1,4 +1,4 @@
-"""Limits slow work that holds the GIL to turns, so that such work never takes most of the time.
+"""Allows slow work that holds the GIL only in turns, so that it never takes most of the time.
 Engine thread.
 """
 

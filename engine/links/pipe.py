@@ -87,7 +87,7 @@ class PipeLink:
         self._deliver([Stopped(None if self._is_stopping else error)])
 
     def _run_children(self) -> EngineError | None:
-        """Run one child after another, until one is told to stop or can't load. Returns the
+        """Run one child after another, until one ends on request or can't load. Returns the
         reason.
         """
         while True:

@@ -1,4 +1,4 @@
-"""Seals of messages between two ends with one key."""
+"""Seals for messages between two ends that share one key."""
 
 import hmac
 import struct

@@ -252,7 +252,7 @@ def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str
     if found and DEFAULT not in found:
         files = ", ".join(dict.fromkeys(source.file for source in found.values()))
         names = ", ".join(found)
-        raise ModelError(f"{root / files}: of the chat templates ({names}) none is the default")
+        raise ModelError(f"{root / files}: none of the chat templates ({names}) is the default")
     return found
 
 

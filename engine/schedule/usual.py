@@ -10,7 +10,7 @@ MOST_MEANS = 4096  # kept at most; the one that was used longest ago is dropped
 
 
 class UsualAnswers:
-    """Moving means of the new tokens of answers, by client and kind of request."""
+    """Moving averages of the number of new tokens in answers, by client and kind of request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows

@@ -46,7 +46,7 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
         except SettingsError as error:
             raise Failed(str(error)) from None
         if not path:
-            raise click.UsageError("no file of keys: give --file, or the setting keys_file")
+            raise click.UsageError("no key file: give --file, or set keys_file in the settings")
         # The real path: else an edit would replace a link by a file.
         command(os.path.realpath(path), *args, **options)
 

@@ -96,7 +96,7 @@ def _path(file: str | None) -> Iterator[str]:
     try:
         path = file or settings.text("ledger", "")
         if not path:
-            raise click.UsageError("no ledger: give --file, or the setting ledger")
+            raise click.UsageError("no ledger: give --file, or set ledger in the settings")
         yield path
     except settings.SettingsError as error:
         click.echo(f"switchyard: {error}", err=True)

@@ -56,7 +56,7 @@ def test_help_needs_no_file(path):
     done = CliRunner().invoke(main, ["keys", "add", "--help"])
     assert done.exit_code == 0 and "--rpm" in done.output
     done = CliRunner().invoke(main, ["keys", "list"])
-    assert done.exit_code == 2 and "no file of keys: give --file" in done.output
+    assert done.exit_code == 2 and "no key file: give --file" in done.output
 
 
 def test_another_is_appended_and_all_else_stays(keys, path):
@@ -267,7 +267,7 @@ def test_the_file_is_the_settings_one_unless_it_is_given(path, monkeypatch):
     assert list(table(path)) == ["ann"]
     monkeypatch.delenv("SWITCHYARD_KEYS_FILE")
     done = CliRunner().invoke(main, ["keys", "list"])
-    assert done.exit_code == 2 and "give --file, or the setting keys_file" in done.output
+    assert done.exit_code == 2 and "give --file, or set keys_file" in done.output
 
 
 def test_a_key_may_be_given_in_a_rotation(keys, path):

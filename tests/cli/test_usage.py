@@ -140,7 +140,7 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(usage, p
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        ((), 2, "no ledger: give --file, or the setting ledger"),
+        ((), 2, "no ledger: give --file, or set ledger in the settings"),
         (("--file", "no.db"), 1, "switchyard: ledger no.db: there is no such file"),
         (("--file", "notes.db"), 1, "ledger notes.db can't be copied to to.db: file is not a"),
         (("--file", "to.db"), 1, "ledger to.db can't be its own backup"),

@@ -243,8 +243,8 @@ def test_a_processors_template_counts_where_the_tokenizer_has_none(directory):
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (by_name(tool_use="t", rag="r"), r"\(tool_use, rag\) none is the default"),
-        ({"a": "b"}, r"\(a\) none is the default"),
+        (by_name(tool_use="t", rag="r"), r"\(tool_use, rag\) is the default"),
+        ({"a": "b"}, r"\(a\) is the default"),
         (["d"], "must be a text, or a list"),
         ([{"name": "default"}], "must be a text, or a list"),
         (5, "must be a text, or a list"),
