@@ -247,16 +247,18 @@ def _passes(
 ) -> CapturedPasses:
     modules = multiplying(model)
     own = None if kernels is None else take_over(model, cache, kernels, modules)
-    kept = _keep(model, cache, modules, num_kept)
+    kept = _keep(model, cache, modules, num_kept, kernels)
     layers = Exl2Layers(model, cache, PAGE_SIZE, own)
     return CapturedPasses(layers, model.config.max_seq_len, PAGE_SIZE, max_rows, kept)
 
 
-def _keep(model: ExLlamaV2, cache: Any, modules: Sequence[Any], most: int) -> Kept | None:
+def _keep(
+    model: ExLlamaV2, cache: Any, modules: Sequence[Any], most: int, kernels: Kernels | None
+) -> Kept | None:
     """Float16 copies of the weights of the first `most` modules, or as many as have room."""
     if not most:
         return None
-    kept = Kept(model, cache)
+    kept = Kept(model, cache, None if kernels is None else kernels.activate)
     number = kept.add(modules[:most])
     logger.info(
         "float16 copies of the weights of %d of %d modules, %.1f GiB",

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.linear import ExLlamaV2Linear
@@ -111,12 +110,7 @@ class OwnProducts:
             flat = x.view(-1, x.shape[-1])
             both = torch.empty((2, len(flat), width), dtype=torch.half, device=x.device)
             self._project(own, flat, inner, orders, both.unbind())
-            gate, up = both
-            if len(flat) <= MAX_ROWS:
-                hidden = self._kernels.activate(gate, up)
-            else:
-                hidden = F.silu(gate, inplace=True).mul_(up)
-            self._add(flat, hidden, outer, is_natural=False)
+            self._add(flat, self._kernels.activate(*both), outer, is_natural=False)
             return x
 
         self._install(module, forward)
