@@ -54,6 +54,7 @@ class Kept:
 
     def _add(self, module: Any) -> None:
         usual, outer = module.forward, None
+        inner: _Matrix | _Pair
         match module:
             case ExLlamaV2Attention():
                 inner = _merged(module.q_proj, module.k_proj, module.v_proj)
