@@ -133,7 +133,7 @@ class TableModel(ModelSettings, extra="forbid"):
         " `{ min = 1, max = 8, jobs = 24 }`, with the `jobs` wanted per engine. Default: 1.",
     )
     gpus_each: int = Field(
-        1, ge=0, le=64, description="GPUs of each of these engines; 0: it runs on the CPU."
+        1, ge=0, le=64, description="GPUs for each of these engines; 0: they run on the CPU."
     )
     nodes: list[str] = Field(
         [], description="Labels of the machines that may run these engines. Empty: any."
