@@ -1,1 +1,3 @@
-"""Turns the events of a request into bytes on its socket. Request threads and the sender."""
+"""Turns the events of a request into bytes on its socket. Runs on request threads and the sender's
+thread.
+"""

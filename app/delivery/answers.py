@@ -68,7 +68,7 @@ def event_position() -> tuple[str, int] | None:
 
 
 class Answers:
-    """Makes the responses of one application. Has the sender of streams, and the transcripts."""
+    """Makes the responses of one application. Holds the sender of streams and the transcripts."""
 
     def __init__(
         self, settings: Settings, num_jobs: Callable[[], int], prepared: Callable[[], None]
@@ -84,8 +84,8 @@ class Answers:
     def whole(self, submitted: Submitted, render: Render) -> flask.Response:
         """The whole answer as a response. Waits until all jobs have ended.
 
-        Raises ClientGone, TimedOut, or the error of the first job that fails. The other jobs are
-        then cancelled.
+        Raises ClientGone, TimedOut, or the error of the first job that fails. In that case, the
+        other jobs are cancelled.
         """
         submitted.stream.is_patient = True
         return self._begin(submitted, WholeWriter(render), 0.0)

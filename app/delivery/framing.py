@@ -1,6 +1,7 @@
-"""Framing of streams, which turns bodies into frames. Request threads and the sender.
+"""Framing of streams, which turns bodies into frames. Runs on request threads and the sender's
+thread.
 
-The Accept header chooses among three framings: server-sent events, JSON lines, bare text.
+The Accept header selects one of three framings: server-sent events, JSON lines, bare text.
 """
 
 import time
@@ -36,7 +37,7 @@ def data(body: dict[str, Any], text: str) -> bytes:
 
 
 def named(name: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any], str], bytes]:
-    """Makes server-sent events, each with the name that `name` gives its body."""
+    """Makes server-sent events, each with the name that `name` returns for its body."""
     return lambda body, text: b"event: " + name(body).encode() + b"\n" + data(body, text)
 
 

@@ -1,5 +1,5 @@
-"""One client's end of an answer, which determines what to send and when. Used by the thread that
-writes.
+"""One client's end of an answer, which determines what to send and when. Used by the writing
+thread, except where noted.
 """
 
 import math
@@ -47,7 +47,7 @@ class Output:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all frames have been taken from the transcript. One more piece may be left to
+        """Whether all frames have been taken from the transcript. One more piece may remain for
         `take`.
         """
         return self._transcript.is_read(self._position)
@@ -59,7 +59,7 @@ class Output:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that are generated but not yet written. Any thread."""
+        """The number of tokens that have been generated but not yet written. Any thread."""
         return self._transcript.num_behind
 
     @property
@@ -86,8 +86,8 @@ class Output:
         return b"".join(frames)
 
     def wait_first(self) -> None:
-        """Waits for the first frames, or the end, for one heartbeat at most. Raises any error
-        before the first frame, so that the response gets the error's status.
+        """Waits for the first frames or the end of the answer, at most for one heartbeat interval.
+        Raises any error before the first frame, so that the response gets the error's status.
         """
         deadline = time.monotonic() + self._heartbeat
         while True:
@@ -99,13 +99,14 @@ class Output:
                 return
 
     def wait(self) -> None:
-        """Waits for frames, for `patience` at most. Raises ClientGone."""
+        """Waits for frames, at most `patience` seconds. Raises ClientGone."""
         self._frames = [*self._frames, *self._wait(self.patience)]
 
     def take(self, now: float) -> bytes | None:
         """The next piece to write: all frames so far, a comment, or a heartbeat.
 
-        Empty: send only the head of the response. None: nothing is due, or the stream has ended.
+        Returns empty bytes if only the head of the response is to be sent, and None if nothing is
+        due or the stream has ended.
         """
         frames, self._frames = self._frames, ()
         writer = self._transcript.writer

@@ -1,5 +1,5 @@
-"""Reads the events of a request's jobs, and keeps the request's deadlines. Request threads and the
-sender.
+"""Reads the events of a request's jobs, and keeps the request's deadlines. Runs on request threads
+and the sender's thread.
 """
 
 import logging
@@ -118,8 +118,8 @@ class Reader:
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
         """Waits for events, at most `timeout` seconds, and at most until the next deadline.
 
-        If a deadline ends the wait, the next call raises TimedOut. Events that came before a late
-        call are returned first.
+        If a deadline ends the wait, the next call raises TimedOut. If a call comes after a
+        deadline, it first returns the events that arrived earlier.
         """
         now = time.monotonic()
         if now >= self._next_deadline:

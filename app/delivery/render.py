@@ -1,4 +1,6 @@
-"""The protocol of a wire format's render, and moulds for frames that differ only in text. Pure."""
+"""The protocol of a wire format's render, and templates (`Mould`) for frames that differ only in
+their text. Pure.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -14,8 +16,8 @@ TextBody = Callable[[str], dict[str, Any]]
 
 
 class Render(Protocol):
-    """Makes the bodies of one answer in a wire format. Calls to the render itself make a stream;
-    calls of `add` and `whole` make a whole answer.
+    """Makes the bodies of one answer in a wire format. Calling the render itself makes a stream;
+    calling `add` and `whole` makes a whole answer.
     """
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]:
@@ -28,7 +30,7 @@ class Render(Protocol):
         function yet.
 
         A render returns such a function as soon as each chunk of the job makes exactly one body,
-        which depends only on the chunk's text. After that, the render may not get these chunks.
+        which depends only on the chunk's text. After that, the render may not receive these chunks.
         """
 
     def failed(self, error: Exception) -> Iterable[Body]:
@@ -42,7 +44,7 @@ class Render(Protocol):
 
 
 class Wrapped:
-    """Base of renders that add to the bodies of another, `inner`."""
+    """The base class of renders that add to the bodies of another render, `inner`."""
 
     def __init__(self, render: Render) -> None:
         self.inner = render
@@ -71,7 +73,7 @@ class Mould:
     """A frame that is cut at its text. The bytes before and after the text are the same for all
     chunks.
 
-    Making a whole body for each token takes several times as long.
+    Making a whole body for each token would take several times as long.
     """
 
     __slots__ = ("_encode", "_head", "_tail")

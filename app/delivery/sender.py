@@ -27,14 +27,14 @@ RETRY = 0.01  # seconds between two tries to write to a full socket
 
 
 class Feed(Protocol):
-    """A source of bytes for one client, such as `Output`. Used by the thread that writes."""
+    """A source of bytes for one client, such as `Output`. Used by the writing thread."""
 
     @property
     def client(self) -> WatchedClient: ...
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come. One more piece may be left to `take`."""
+        """Whether nothing more will come. One more piece may remain for `take`."""
 
     @property
     def has_begun(self) -> bool:
@@ -42,16 +42,18 @@ class Feed(Protocol):
 
     @property
     def patience(self) -> float:
-        """Seconds until a piece may be due even if nothing new has come."""
+        """Seconds until a piece may be due even if nothing new arrives."""
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Lets `wake` be called when there may be news. It must not block."""
 
     def wait(self) -> None:
-        """Waits for something new, for `patience` seconds at most. Raises ClientGone."""
+        """Waits for something new, at most `patience` seconds. Raises ClientGone."""
 
     def take(self, now: float) -> bytes | None:
-        """The next piece. Empty: send only the head of the response. None: nothing is due."""
+        """The next piece. Returns empty bytes if only the head of the response is to be sent, and
+        None if nothing is due.
+        """
 
     def take_now(self, now: float) -> bytes:
         """Everything new as one piece, once the feed `has_begun`. Never waits, and never checks the
@@ -187,7 +189,8 @@ class Sender:
         return True
 
     def send(self, outlet: Outlet) -> bool:
-        """Lets the sender's thread write an outlet to its end, and waits until it has done so.
+        """Has the sender's thread write all of an outlet's stream, and waits until the stream has
+        ended.
 
         Returns False immediately if the system can't start a thread. Raises ClientGone, or any
         other error of the outlet.

@@ -39,7 +39,7 @@ NEWS = 5  # questions for a job's place in the queue, in the time of one heartbe
 class Named(Protocol):
     @property
     def names(self) -> dict[str, str]:
-        """The request's names of parameters by the engine's names, where the two differ."""
+        """The request's names of parameters, keyed by the engine's names, where the two differ."""
 
 
 def receive(
@@ -83,7 +83,7 @@ def inside(gate: Gate, size: int, settings: Settings) -> Iterator[None]:
 
 
 def enter(gate: Gate, size: int, settings: Settings) -> None:
-    """Enters the gate, until `submit` or `leave`. Raises what `inside` raises."""
+    """Enters the gate, until `submit` or `leave`. Raises the same exceptions as `inside`."""
     place = gate.enter(size, patience(settings))
     setattr(flask.g, PLACE, place)
 
@@ -204,9 +204,9 @@ def max_new_tokens(
 ) -> int:
     """The limit of new tokens for a prompt of `prompt_tokens`.
 
-    This is the request's own limit if it sets one, otherwise the default. If the setting allows, a
-    limit beyond the context is reduced, and the answer names the parameter. `most`: the API key's
-    limit. Raises PromptTooLong, or BadRequest.
+    This is the request's own limit if it sets one, otherwise the default. If `clamp_max_tokens` is
+    on, a limit beyond the context is reduced, and the answer names the parameter. `most`: the API
+    key's limit. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
@@ -290,6 +290,6 @@ def _whose(has_keys: bool) -> tuple[str, str]:
 
 def environ() -> Mapping[str, Any]:
     """The environ of the current request. Empty on a thread of the host application that has no
-    request and no client.
+    request, and therefore no client.
     """
     return flask.request.environ if flask.has_request_context() else {}

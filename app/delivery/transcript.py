@@ -1,5 +1,5 @@
-"""Transcripts, which hold an answer as frames for one or several clients. Request threads and the
-sender.
+"""Transcripts, which hold an answer as frames for one or several clients. Used on request threads
+and the sender's thread.
 """
 
 import math
@@ -141,8 +141,8 @@ class KeptTranscript(Transcript):
     """The kept frames of one answer. Several threads may read it, each from its own position.
 
     A kept transcript needs no thread of its own: a reader that waits for the next frame drives it.
-    It takes the jobs' events and writes the frames for all readers. When the last reader has left,
-    its thread continues for `keep` seconds, for a client that comes back.
+    That reader takes the jobs' events and writes the frames for all readers. When the last reader
+    has left, its thread continues for `keep` seconds, for a client that comes back.
     """
 
     __slots__ = (

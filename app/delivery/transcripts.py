@@ -97,8 +97,9 @@ class Transcripts:
 
     def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
         """Adds a reader to a transcript. Returns False if the transcript has already been given up.
-        `max_extra`: the maximum number of readers besides the first of each answer, because each
-        holds a request thread. Raises engine.Full above this number.
+        `max_extra`: the maximum number of readers besides the first reader of each answer. The
+        number is limited because each reader holds a request thread. Raises engine.Full if there
+        are already so many.
         """
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())

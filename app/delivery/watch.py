@@ -1,4 +1,6 @@
-"""Waits that check the client several times a second. Request threads and the sender."""
+"""Waits that check the client several times a second. Used on request threads and the sender's
+thread.
+"""
 
 import math
 import time
@@ -15,7 +17,7 @@ Item = TypeVar("Item")
 
 
 class WatchedClient(Client):
-    """A client that is checked regularly. Used by the thread that answers it."""
+    """A client that is checked regularly. Used by the thread that answers the client."""
 
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")
 

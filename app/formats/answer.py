@@ -33,7 +33,7 @@ def answer(
     prepare: Callable[[], Prepared],
     framing: Framing | None,
 ) -> flask.Response:
-    """Submits a request, and responds. `framing`: that of a stream; None for a whole answer.
+    """Submits a request, and responds. `framing`: the framing of a stream; None for a whole answer.
 
     Raises what `prepare` and `submit.submit` raise, and any error before the first frame.
     """
@@ -60,7 +60,8 @@ def answer_chat(
     framing: Framing | None,
     before: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda token_ids: token_ids,
 ) -> flask.Response:
-    """Answers a chat. `identifier`: that of the response. Raises what `answer` raises.
+    """Answers a chat. `identifier`: the identifier of the response. Raises the same exceptions as
+    `answer`.
 
     `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
     `before`: a function that adds tokens before those of the prompt.

@@ -1,4 +1,4 @@
-"""Bodies of operators' changes of models, and the model settings that result."""
+"""Request bodies with which operators change models, and the resulting model settings."""
 
 import json
 import logging
@@ -50,7 +50,8 @@ ModelChange: Any = pydantic.create_model(
 
 
 def named(name: str) -> str:
-    """The model's own name for a given name or alias. Adds a model of `models_dir` to the table.
+    """The name of the model that has the given name or alias. Adds the model to the table if it is
+    in `models_dir`.
 
     Raises engine.ModelNotFound.
     """

@@ -56,7 +56,7 @@ class CodexModel(TypedDict):
 
 
 def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, Any]:
-    """Describes one model. `place`: its index. `has_effort`: whether its template uses
+    """Describes one model. `place`: its index. `has_effort`: whether the model's template uses
     `reasoning_effort`.
     """
     name, context = model.config.name, model.context

@@ -17,8 +17,8 @@ class InputTokens(TypedDict):
 
 
 def answer_count(chat: Chat) -> flask.Response:
-    """The number of tokens. Also works while the model loads. Raises InvalidJob, PromptTooLong,
-    ModelNotFound.
+    """The number of tokens in the prompt. Also works while the model loads. Raises InvalidJob,
+    PromptTooLong, ModelNotFound.
     """
     model = services().models.get(chat.model)
     with names_of(chat):

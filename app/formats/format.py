@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A format's form of errors, and its form of served models at the path that formats share.
-    Clients of formats without their own forms get OpenAI's forms.
+    """The form of a format's errors, and of served models at the path that formats share. Clients
+    of formats without their own forms get OpenAI's forms.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client speaks the format
@@ -48,8 +48,7 @@ def load(names: Iterable[str]) -> tuple[Format, ...]:
 
 
 def spoken(formats: Iterable[Format]) -> Words | None:
-    """The words of the format that the current request's client uses, if that format has its own
-    words.
+    """The `Words` of the format that the current request's client uses, if that format has any.
     """
     every = (format.words for format in formats if format.words is not None)
     return next((words for words in every if words.is_spoken()), None)

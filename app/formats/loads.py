@@ -1,4 +1,4 @@
-"""Events of loads, and events of the states of models."""
+"""Events of loads and of models' states."""
 
 import time
 from collections.abc import Iterator
@@ -64,7 +64,9 @@ def begun(load: engine.Load, timeout: float = FIRST) -> None:
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Events of a load's progress. The last one says that the model is loaded, or has the error."""
+    """Events of a load's progress. The last event says that the model is loaded, or contains the
+    error.
+    """
     try:
         while (progress := load.wait(LOOK)) is not None:
             yield _event({"model": load.name, "status": "loading", "progress": round(progress, 3)})
@@ -77,7 +79,7 @@ def events_of_load(load: engine.Load) -> Iterator[bytes]:
 
 def events_of_models(models: engine.Models, heartbeat: float) -> Iterator[bytes]:
     """An event for each model's state, then an event for each change. After `heartbeat` seconds
-    without events, a comment.
+    without events, yields a comment.
     """
     told: dict[str, dict[str, Any]] = {}
     last = time.monotonic()

@@ -112,7 +112,9 @@ def token_logprobs(
 def prompt_logprobs(
     logprobs: Iterable[engine.TokenLogprob | None], num_top: int, names: TokenNames
 ) -> list[dict[str, Any] | None]:
-    """For each token of a prompt, the token and the `num_top` most probable ones, by id."""
+    """For each token of a prompt, that token and the `num_top` most probable tokens at its place,
+    keyed by id.
+    """
     return [None if one is None else _ranked(one, num_top, names) for one in logprobs]
 
 

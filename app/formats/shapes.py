@@ -71,7 +71,9 @@ def delta(part: Part) -> dict[str, Any]:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object. The token limit may have cut their text off."""
+    """The arguments of a call as an object. The token limit may have cut off the text of the
+    arguments.
+    """
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
     except ValueError:  # no JSON; a stream sends the text unchanged

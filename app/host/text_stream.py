@@ -33,8 +33,7 @@ class Source(Protocol):
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
         """Waits for more pieces or for the end. The end may be an exception, even after pieces.
-
-        Raises what `Switchyard.generate` raises.
+        Raises the same exceptions as `Switchyard.generate`.
         """
 
     def close(self) -> None:
@@ -64,7 +63,7 @@ class TextStream(Iterator[str]):
         self._finalizer.atexit = False
 
     def __next__(self) -> str:
-        """The next piece. Raises what `Switchyard.generate` raises."""
+        """The next piece. Raises the same exceptions as `Switchyard.generate`."""
         self.wait()
         if not self._finalizer.alive:
             raise StopIteration  # it has ended, or was closed
@@ -72,7 +71,9 @@ class TextStream(Iterator[str]):
         return self._pieces[self._num_taken - 1]
 
     def wait(self) -> None:
-        """Waits for the next piece, or the end. Raises what `Switchyard.generate` raises."""
+        """Waits for the next piece, or the end. Raises the same exceptions as
+        `Switchyard.generate`.
+        """
         while self._num_taken == len(self._pieces) and self._finalizer.alive:
             ending = self._ending
             if ending is None:

@@ -12,8 +12,8 @@ SCHEMA = 24
 
 def weigh(size: int) -> None:
     """Reports that the current request's input is as much work as an input of `size` bytes. Waits
-    until the gate has room for so much work. Raises what `Gate.enter` raises. Does nothing outside
-    a request.
+    until the gate has room for so much work. Raises the same exceptions as `Gate.enter`. Does
+    nothing outside a request.
     """
     enter = flask.g.get(WEIGH) if flask.has_app_context() else None
     if enter is not None:

@@ -178,8 +178,8 @@ class MessagesBody(HowToThink):
     def chat(self, variables: Set[str], has_thoughts: bool) -> Chat:
         """The request as a chat. Raises BadRequest.
 
-        `variables`: those that the model's chat template uses. `has_thoughts`: whether the template
-        has thoughts.
+        `variables`: the variables that the model's chat template uses. `has_thoughts`: whether the
+        template has tags for thoughts.
         """
         thinking = self.thinking.in_chat(variables, has_thoughts) if self.thinking else {}
         output = self.output_config.in_chat() if self.output_config else {}

@@ -60,7 +60,7 @@ class OwnTool(Object):
 
 
 class OtherTool(BaseModel):
-    """A tool of Anthropic's servers, or one that only Anthropic's models know."""
+    """A tool that runs on Anthropic's servers, or that only Anthropic's models know."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

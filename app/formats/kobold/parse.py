@@ -254,8 +254,8 @@ _KOBOLD_ALONE = known_by(Kobold) - known_by(Textgen)
 
 
 def is_textgen(body: dict[str, Any]) -> bool:
-    """Whether a body is that of text-generation-webui, which shares the path. The name of the token
-    limit distinguishes the two.
+    """Whether a body is meant for text-generation-webui's API, which uses the same path. The name
+    of the token limit distinguishes the two APIs.
     """
     return "max_new_tokens" in body and not body.keys() & _KOBOLD_ALONE
 

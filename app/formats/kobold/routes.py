@@ -95,8 +95,8 @@ def stream() -> flask.Response:
 @blueprint.post("/api/extra/abort")
 @declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"}, counts=False)
 def abort() -> flask.Response:
-    """End the generations that this client started with the given `genkey`. The answer to each has
-    its text so far.
+    """End the generations that this client started with the given `genkey`. Each of these requests
+    returns its text so far.
     """
     key = _receive(parse.Key)
     if not (key.genkey or key_of(flask.request)):  # other clients may have the same address

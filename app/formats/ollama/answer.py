@@ -45,7 +45,7 @@ def name_of(name: str | None) -> str | None:
 
 
 def answer_ollama(request: ChatRequest | GenerateRequest) -> flask.Response:
-    """Raises what `answer` raises, and werkzeug's 403."""
+    """Raises the same exceptions as `answer`, and werkzeug's 403."""
     request = request.model_copy(update={"model": name_of(request.model)})
     if request.is_empty and request.keep_alive == 0:
         return _unload(request)

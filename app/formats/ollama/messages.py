@@ -1,4 +1,4 @@
-"""Messages of Ollama's API, which are those of a chat with arguments as objects. Pure."""
+"""Messages of Ollama's API, which are chat messages with arguments as objects. Pure."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What Ollama's API shows of models. Pure."""
+"""Describes models as Ollama's API shows them. Pure."""
 
 import time
 from typing import Any
@@ -31,7 +31,7 @@ def running(model: engine.Engine, status: engine.ModelStatus) -> dict[str, Any]:
 
 
 def shown(model: engine.Engine, defaults: dict[str, Any], capabilities: list[str]) -> Any:
-    """All information about a model. `defaults`: the defaults of options, by Ollama's names."""
+    """All information about a model. `defaults`: the defaults of options, under Ollama's names."""
     files, name = model.model_dir, model.config.name
     parameters = "\n".join(f"{key:<30} {value}" for key, value in defaults.items())
     return {
@@ -47,7 +47,9 @@ def shown(model: engine.Engine, defaults: dict[str, Any], capabilities: list[str
 
 
 def fills_gaps(model: engine.Engine) -> bool:
-    """Whether the model has tokens for a gap. Raises engine.Dead if the model can't be read."""
+    """Whether the model has fill-in-the-middle tokens. Raises engine.Dead if the model can't be
+    read.
+    """
     tokenizer = model.tokenizer
     return any(all(tokenizer.token_id(t) is not None for t in form.tokens) for form in FORMS)
 

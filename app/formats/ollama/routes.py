@@ -127,7 +127,7 @@ def ollama_show() -> flask.Response:
     example={"stream": False},
 )
 def ollama_pull() -> flask.Response:
-    """Success for a model that is served. This server downloads no models."""
+    """Report success for a served model. This server downloads no models."""
     request = _receive(parse.ModelRequest)
     try:
         services().models.get(name_of(request.model))

@@ -28,7 +28,8 @@ class CompletionLogprobsBody(TypedDict):
 
 
 class PromptLogprob(TypedDict):
-    """`rank`: 1 is the most probable token; null for tokens below the requested ones."""
+    """`rank`: 1 for the most probable token; null for tokens that rank below the requested number.
+    """
 
     logprob: float
     rank: int | None

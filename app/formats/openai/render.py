@@ -43,7 +43,9 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; e
 
 
 class OpenAIRender(ChoicesRender):
-    """The base of both renders. Renders choices by index, then the usage."""
+    """The base class of the renders of completions and chats. Renders choices by index, then the
+    usage.
+    """
 
     def __init__(
         self,

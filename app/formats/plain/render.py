@@ -50,8 +50,8 @@ class GenerateRender(TextRender):
 
 
 def frame(body: dict[str, Any], text: str) -> bytes:
-    """A server-sent event for a browser's EventSource: `message`, and finally `end` or `error`, at
-    which the page closes the EventSource.
+    """A server-sent event for a browser's EventSource: `message`, and finally `end` or `error`,
+    after which the page closes the EventSource.
     """
     if "finish_reason" in body:
         return b"event: end\n" + data(body, text)

@@ -1,5 +1,5 @@
-"""Stored responses: finds the conversation that a request continues, and stores the answer. Request
-threads and the sender.
+"""Stored responses: finds the conversation that a request continues, and stores the answer. Runs on
+request threads and the sender's thread.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,13 +43,13 @@ class StoredConversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All messages. Those of the request come last."""
+        """All messages. The request's own messages come last."""
         before = self._previous.conversation() if self._previous is not None else []
         return [*before, *self._added]
 
     def stored(self, render: Render, identifier: str) -> Render:
-        """A render that also stores the response under `identifier` if the client wants this. If a
-        wanted response is not stored, the answer says so.
+        """A render that also stores the response under `identifier` if the client asks for this. If
+        such a response is not stored, the answer says so.
         """
         if not self.is_stored:
             if self._is_wanted:
@@ -86,7 +86,9 @@ class _Kept(Wrapped):
 
 
 def find(store: StoredTurns, identifier: str) -> Turn:
-    """The stored turn with this identifier, of the current request's client. Raises NotStored."""
+    """The stored turn with this identifier that belongs to the current request's client. Raises
+    NotStored.
+    """
     turn = store.find(identifier, owner_of(flask.request))
     if turn is None:
         raise not_found(identifier)

@@ -22,7 +22,7 @@ class FunctionTool(Function):
 
 
 class Namespace(BaseModel):
-    """Functions whose names to the model and the client are `namespace__function`."""
+    """Functions that the model and the client know as `namespace__function`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -32,7 +32,7 @@ class Namespace(BaseModel):
 
 
 class HostedTool(BaseModel):
-    """A tool of OpenAI's servers, or one that only OpenAI's models know."""
+    """A tool that runs on OpenAI's servers, or that only OpenAI's models know."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

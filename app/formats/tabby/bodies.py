@@ -90,7 +90,9 @@ def card_of(name: str, path: str) -> dict[str, Any]:
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Events of a load's progress. The last one says that the model is loaded, or has the error."""
+    """Events of a load's progress. The last event says that the model is loaded, or contains the
+    error.
+    """
     try:
         while (progress := load.wait(LOOK)) is not None:
             yield _event(int(100 * progress), "processing")

@@ -65,7 +65,7 @@ class ModelLoad(Parameters):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The given values by the names of settings."""
+        """The values in the request, keyed by the names of settings."""
         given = self.model_dump(exclude_unset=True, exclude={"name", "draft"})
         told = {OWN_NAMES.get(name, name): value for name, value in given.items()}
         if "cache_mode" in told:

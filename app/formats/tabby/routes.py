@@ -25,7 +25,7 @@ blueprint = flask.Blueprint("switchyard_tabby", __name__, url_prefix="/v1")
 @blueprint.get("/model")
 @declares({200: bodies.TabbyModel}, errors=(503,))
 def current_model() -> flask.Response:
-    """The model, with its context, cache and template."""
+    """The default model, with its context, cache and template."""
     model = services().models.get()
     card = {**bodies.model_card(model), "parameters": bodies.parameters(model)}
     return json_response(card)
@@ -57,7 +57,7 @@ def current_loras() -> flask.Response:
 @blueprint.get("/lora/list")
 @declares({200: bodies.TabbyLoraList})
 def list_loras() -> flask.Response:
-    """All LoRAs. There are no LoRAs besides the model's."""
+    """All LoRAs, which are those of the default model."""
     return current_loras()
 
 

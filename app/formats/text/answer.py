@@ -22,8 +22,8 @@ def answer_text(
     make_render: Callable[[Mapping[str, Choice]], TextRender],
     framing: Framing | None,
 ) -> flask.Response:
-    """The response. `framing`: that of a stream, else None. Raises BadRequest, and what
-    `answer` raises.
+    """The response. `framing`: the framing of a stream; None for a whole answer. Raises BadRequest,
+    and what `answer` raises.
     """
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])
@@ -44,7 +44,9 @@ def answer_text(
 
 
 def read(request: TextRequest, model: engine.Engine) -> list[PromptTokens]:
-    """The prompts of a request. Raises what `Engine.check_room` and `TextRequest.read` raise."""
+    """The prompts of a request. Raises the same exceptions as `Engine.check_room` and
+    `TextRequest.read`.
+    """
     model.check_room(
         request.num_prompts * request.n, model.tokenizer.guess(request.size) * request.n
     )

@@ -89,7 +89,7 @@ class OtherServers(TextRequest):
 
 
 def called(server: Server) -> ConfigDict:
-    """The pydantic configuration with the names of `server` for fields of `TextRequest`."""
+    """The pydantic configuration that uses the names of `server` for fields of `TextRequest`."""
     names = names_of(TextRequest, server)
     return ConfigDict(**Finite, alias_generator=lambda field: names.get(field, field))
 

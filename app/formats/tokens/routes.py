@@ -1,4 +1,4 @@
-"""The routes about tokens. If the answer doesn't contain the context's length, they work before the
+"""The routes for tokens. Those whose answer doesn't contain the context length work before the
 model is warm.
 """
 

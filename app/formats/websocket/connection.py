@@ -1,7 +1,7 @@
 """A WebSocket and its socket.
 
-The request thread reads and writes messages. simple_websocket's own thread receives, and answers
-pings and the closing handshake.
+The request thread reads and writes messages. simple_websocket's own thread receives data, and
+answers pings and the closing handshake.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ class SharedSocket:
 
 
 class Connection:
-    """One WebSocket. Used by the request thread, except `wake`."""
+    """One WebSocket. Only the request thread uses it, except that any thread may call `wake`."""
 
     def __init__(
         self, websocket: simple_websocket.Server, max_message_size: int, heartbeat: float
@@ -142,7 +142,9 @@ class Connection:
         self._last_write = time.monotonic()
 
     def close(self, code: int, reason: str) -> None:
-        """Closes the WebSocket, with CLOSE_TIMEOUT for the client's answer, and ends its thread."""
+        """Closes the WebSocket, waits at most CLOSE_TIMEOUT for the client's answer, and ends the
+        receiving thread.
+        """
         with contextlib.suppress(*_CLOSED):
             self._websocket.close(code, reason)
         self._socket.resume()

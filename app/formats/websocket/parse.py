@@ -62,7 +62,7 @@ def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def envelope(value: dict[str, Any]) -> Envelope:
-    """Type and id of a message. Raises BadRequest."""
+    """The type and id of a message. Raises BadRequest."""
     if value.get("type") != "cancel":  # other messages also have parameters
         value = {name: value[name] for name in ("type", "id") if name in value}
     return validate(Envelope, value)

@@ -1,4 +1,4 @@
-"""The route of the WebSocket: checks before the handshake, and its places."""
+"""The route of the WebSocket: the checks before the handshake, and the limit on open WebSockets."""
 
 import flask
 import flask_sock
