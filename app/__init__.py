@@ -1,4 +1,4 @@
-"""HTTP: Flask, JSON, server-sent events, status codes. Runs on request threads."""
+"""The HTTP layer: Flask, JSON, server-sent events, status codes. Runs on request threads."""
 
 from typing import TYPE_CHECKING, Any
 

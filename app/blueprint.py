@@ -1,4 +1,4 @@
-"""Installs the API in a Flask application, the server's own or a host's."""
+"""Installs the API in a Flask application: the server's own or a host's."""
 
 import codecs
 import logging
@@ -140,8 +140,8 @@ def _make_unprefixed() -> flask.Blueprint:
 
 
 def refuse_other_methods(app: flask.Flask) -> None:
-    """Adds a rule for all other methods to each path of the API. Without these rules, the host
-    application would handle the error outside the blueprint.
+    """Adds to each path of the API a rule for the methods that the path doesn't allow. Without
+    these rules, the host application would handle the error outside the blueprint.
     """
     allowed: dict[str, set[str]] = {}
     for rule in app.url_map.iter_rules():
@@ -162,8 +162,8 @@ def refuse_other_methods(app: flask.Flask) -> None:
 
 
 def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
-    """Adds a rule for all other paths below the prefix. Without this rule, they would get the
-    host's error page. The host's own rules below the prefix take precedence.
+    """Adds a rule for all paths below the prefix that no other rule matches. Without this rule,
+    they would get the host's error page. The host's own rules below the prefix take precedence.
     """
 
     @needs("public")
@@ -194,10 +194,10 @@ def open_models(
 def open_services(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None
 ) -> Services:
-    """The services of one application. `terminate` ends the server as SIGTERM does, immediately or
-    soon.
+    """The services of one application. `terminate` ends the server as SIGTERM does, and may return
+    before the server has ended.
 
-    Raises SettingsError if the file of keys or the ledger can't be used.
+    Raises SettingsError if the key file or the ledger can't be used.
     """
     ledger = None
     recorders: list[Recorder] = []

@@ -228,7 +228,9 @@ class Settings(OperationSettings, TableSettings):
         return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:
-        """The settings, with the defaults that depend on the context length of `context` tokens."""
+        """The settings, with the defaults that depend on the context length. `context`: that length
+        in tokens.
+        """
         if self.max_body_bytes:
             return self
         return self.model_copy(update={"max_body_bytes": max(32 * context, 1 << 20)})

@@ -15,7 +15,7 @@ from switchyard.app.http import ignored, origins, request_id
 def create_app(
     settings: Settings, models: engine.Models, terminate: Callable[[], None] | None = None
 ) -> flask.Flask:
-    """The application over `models`, which the caller starts and closes.
+    """The application that serves `models`, which the caller starts and closes.
 
     `terminate` ends the server as SIGTERM does, for `POST /admin/drain`; if it is None, the route
     answers with status 501. Raises SettingsError.

@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
 class NotStored(werkzeug.exceptions.NotFound):
     """No response with that identifier is stored for the client. `param`: the parameter that names
-    it.
+    the response.
     """
 
     def __init__(self, message: str, param: str | None = None, kind: str | None = None) -> None:

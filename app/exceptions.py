@@ -1,14 +1,11 @@
 """Errors of a request outside the engine.
 
-    SwitchyardError
-    ├── BadRequest       a parameter, or the body, can't be understood or honoured
-    ├── Unauthorized     the request has no valid API key
-    ├── NotPermitted     the role of its API key does not allow the route
-    ├── LimitReached     its API key is at a limit, or its address had too many wrong keys
-    ├── BudgetSpent      its API key has used up its budget
-    ├── BodyTimeout      its body took too long to arrive
-    ├── TimedOut         one of its deadlines has passed
-    └── ClientGone       its client has left; a ConnectionResetError
+    SwitchyardError ├── BadRequest a parameter, or the body, can't be understood or honoured ├──
+    Unauthorized the request has no valid API key ├── NotPermitted the role of its API key does not
+    allow the route ├── LimitReached its API key is at a limit, or its address has sent too many
+    wrong keys ├── BudgetSpent its API key has used up its budget ├── BodyTimeout its body took too
+    long to arrive ├── TimedOut one of its deadlines has passed └── ClientGone its client has left;
+    a ConnectionResetError
 
 app/errors.py has their status codes.
 """

@@ -28,14 +28,14 @@ HOST = f"{KEY}_host"  # in an application's extensions: its `Local` or `Remote`
 
 
 class Switchyard:
-    """Adds the API to a Flask application, and the model to its views.
+    """Adds the API to a Flask application, and lets the application's views use the model.
 
     The model is loaded at the first request for text, or by `start`, so the process may fork before
     then. Applications of one process with the same configuration share the model. A setting is
     taken from the first of these that has it: arguments, `app.config` (as SWITCHYARD_MODEL), the
     environment, switchyard.toml.
 
-    `url`: the address of a Switchyard server whose models are used, for applications of several
+    `url`: the address of a Switchyard server whose models are used, for applications with several
     processes. With `url`, this process loads no model, and passes requests below `url_prefix` on to
     that server. `key`: the API key for `generate` and `stream`. `url` and `key` may also come from
     `app.config` and the environment.
@@ -92,7 +92,7 @@ class Switchyard:
 
     @property
     def models(self) -> engine.Models:
-        """The models of the current application, or else of the last one that was passed to
+        """The models of the current application, or else of the application that was last passed to
         `init_app`. Raises RuntimeError in client mode, where a server has the models.
         """
         return self._host().models

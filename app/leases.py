@@ -1,4 +1,4 @@
-"""Leases, with which a request holds the engines to which it submits jobs. Request threads."""
+"""Leases, with which a request holds the engines that run its jobs. Request threads."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,8 @@ LEASES = "switchyard_leases"  # in flask.g
 
 
 def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> engine.Engine:
-    """The engine of a model, leased for the current request. None: the default model.
+    """The engine of a model, leased for the current request. If `name` is None, this is the
+    default model's engine.
 
     A model that isn't loaded is loaded first. During the load, the request leaves the gate, and
     regularly calls `meanwhile`. The engine is not evicted until `release`. Raises

@@ -57,7 +57,9 @@ class Services:
     _templates: Templates = field(default_factory=weakref.WeakKeyDictionary)
 
     def template(self, model: engine.Engine) -> ChatTemplate:
-        """The chat template of a model. A fault in it is logged once. Raises engine.ModelError."""
+        """The chat template of a model. A fault in the template is logged once. Raises
+        engine.ModelError.
+        """
         found = self._templates.get(model)
         if found is None:
             found = self._templates[model] = ChatTemplate(model.model_dir)

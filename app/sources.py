@@ -34,7 +34,7 @@ class TomlFile(pydantic_settings.TomlConfigSettingsSource):
 
 
 class Environment(pydantic_settings.EnvSettingsSource):
-    """Settings in the environment. Lists and tables are JSON; lists may be comma-separated."""
+    """Settings in the environment. Lists and tables are JSON; lists may also be comma-separated."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: str) -> Any:
         if _is_simple_list(field.annotation) and not value.lstrip().startswith("["):

@@ -22,8 +22,8 @@ MAX_STATE_DIR = 40  # characters; Ray's Unix sockets are below, and a system all
 
 
 class EngineRange(pydantic.BaseModel, extra="forbid"):
-    """How many engines of a model a cluster has. `jobs`: the number wanted for each, by which it
-    scales.
+    """The minimum and maximum number of a model's engines in a cluster. `jobs`: the wanted number
+    of jobs per engine, by which the cluster scales.
     """
 
     min: int = Field(ge=1)
@@ -314,7 +314,7 @@ class TableSettings(EngineSettings):
         return [one.served() for one in self.tables()]
 
     def aliases(self) -> dict[str, str]:
-        """The model of each alias, over all models."""
+        """The model of each alias, for the aliases of all models."""
         own = {alias: one.model_name for one in self.models for alias in one.aliases}
         return own | self.model_aliases
 

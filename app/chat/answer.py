@@ -1,4 +1,4 @@
-"""One choice of a chat: events become parts. Request threads."""
+"""Converts the events of one choice of a chat into parts. Request threads."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,8 @@ class Answer(Choice):
     def finish_reason(self) -> str:
         """The engine's finish reason, or "tool_calls". Empty until the answer ends.
 
-        If `end` ended the answer, the engine's reason is "cancelled", and this one is "tool_calls".
+        If `end` ended the answer, the engine's reason is "cancelled", but `finish_reason` is
+        "tool_calls".
         """
         if self.finished is None:
             return ""

@@ -16,9 +16,9 @@ def constraint(
     """The constraint for the tools of a request; None if the request needs no constraint. Raises
     InvalidJob.
 
-    If a call is required, the constraint allows only calls. With a `form`, it allows calls, or an
-    answer of that form. Otherwise, if a function is strict, it allows any text in which calls match
-    their schemas.
+    If a call is required, the constraint allows only calls. With a `form`, the constraint allows
+    calls, or an answer of that form. Otherwise, if a function is strict, the constraint allows any
+    text in which calls match their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
     if not functions:

@@ -8,8 +8,8 @@ _MAX_TOKENS = 64
 
 
 def closing_ids(template: ChatTemplate, tokenizer: engine.Tokenizer) -> tuple[int, ...]:
-    """The control token right after an answer, even if the model's files name another end token.
-    Empty if there is no such token.
+    """The control token that the template writes right after an answer, even if the model's files
+    name another end token. Empty if the template writes no such token.
     """
     messages = [{"role": "user", "content": "A question"}]
     messages += [{"role": "assistant", "content": _ANSWER}]

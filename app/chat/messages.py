@@ -139,7 +139,7 @@ def _arguments(text: str) -> Any:
 
 
 def fault_of(message: Message) -> tuple[str, str] | None:
-    """The first field that is wrong for the message's role, and the reason. None if all are
+    """The first field that is wrong for the message's role, and the reason. None if all fields are
     right.
     """
     if message.role != "assistant":

@@ -76,7 +76,7 @@ class Prompts:
 
     @property
     def variables(self) -> Set[str]:
-        """The names of variables that the chat template uses, including the one for tools."""
+        """The names of the variables that the chat template uses both with and without tools."""
         return self._template.variables & self._template.chosen(has_tools=True).variables
 
     @cached_property
@@ -90,9 +90,9 @@ class Prompts:
         return all(self._tags) and self._tags.start in self._template.source
 
     def max_calls(self, request: Chat) -> int | None:
-        """The maximum number of calls in an answer. If the chat template allows one call per
-        message, the maximum is 1, because the model was trained that way, unless the client
-        requests several calls.
+        """The maximum number of calls in an answer. If the chat template allows only one call per
+        message, the maximum is 1, because the model was trained that way. A client that explicitly
+        requests several calls lifts this limit.
         """
         offer = request.offer
         takes_two = self._template.chosen(has_tools=True).traits.takes_two_calls
@@ -155,7 +155,7 @@ class Prompts:
         """The text of the prompt, escaped for the tokenizer.
 
         Raises InvalidJob. Raises PromptTooLong before any work if the text is so long that it must
-        have more than `max_tokens`.
+        have more than `max_tokens` tokens.
         """
         self._model.tokenizer.check_length("".join(_texts(request)), max_tokens)
         tools = [tool.template_form() for tool in request.offer.tools]

@@ -163,7 +163,9 @@ class Chat(Scored, HowToThink):
 
     @property
     def switched_thinking(self) -> tuple[str, bool] | None:
-        """The parameter that switches thinking, and its value. None if none is given."""
+        """The parameter that switches thinking on or off, and its value. None if no such parameter
+        is given.
+        """
         if self.enable_thinking is not None:
             name = "enable_thinking"
             return self.said_names.get(name, name), self.enable_thinking
@@ -171,9 +173,7 @@ class Chat(Scored, HowToThink):
 
     @functools.cached_property
     def offer(self) -> Offer:
-        """The tools that the model is shown. Raises BadRequest if `tool_choice` doesn't fit
-        `tools`.
-        """
+        """The tools shown to the model. Raises BadRequest if `tool_choice` doesn't fit `tools`."""
         return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
@@ -200,5 +200,5 @@ class Chat(Scored, HowToThink):
 
 
 def chat(body: dict[str, Any]) -> Chat:
-    """A chat request from its JSON body. Raises BadRequest."""
+    """Parses a chat request from its JSON body. Raises BadRequest."""
     return validate(Chat, body)

@@ -60,8 +60,8 @@ class _State(threading.local):
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """A jinja2 environment with limits. Any thread may render; threads share no state.
 
-    The sandbox checks the time at calls and in loops, because a template without calls and loops
-    ends by itself. The sandbox also checks the size of each list, and of each result of an
+    The sandbox checks the time only at calls and in loops, because a template without calls or
+    loops always ends. The sandbox also checks the size of each list, and of each result of an
     operator, filter or call.
     """
 

@@ -86,7 +86,7 @@ class ChatTemplate:
         self.fault = self.fault or (self._for_tools.fault if self._for_tools is not self else None)
 
     def chosen(self, has_tools: bool) -> "ChatTemplate":
-        """The template for a request. A model may have a separate one for tools."""
+        """The template for a request. Some models have a separate template for tools."""
         return self._for_tools if has_tools else self
 
     def check_variables(self, names: Iterable[str], param: str) -> None:

@@ -49,13 +49,13 @@ class HowToThink(Parameters):
 
     @property
     def said_names(self) -> dict[str, str]:
-        """The client's names for the parameters for thinking and for `response_format`."""
+        """The names that the client used for the thinking parameters and for `response_format`."""
         return {name: self._said[name] for name in _NAMED if name in self._said}
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-        """`nested`: values that the wire format has at other `places`. Returns these values,
-        replaced by those that the client set under their own names. Raises BadRequest, which names
-        both places, if two values differ.
+        """`nested`: values that the wire format has at other `places`. Returns these values, except
+        where the client also set a parameter under its own name: that value replaces the nested
+        one. Raises BadRequest, which names both places, if two values differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():

@@ -112,13 +112,13 @@ class Offer:
 
     @property
     def names(self) -> dict[str, str]:
-        """The client's name of each tool, by the name that the model sees."""
+        """The client's names of the tools, keyed by the names that the model sees."""
         names = (tool.function.name for tool in self.tools)
         return {shown_name(name): name for name in names}
 
 
 def offer(tools: list[Tool], choice: ToolChoice | None, is_parallel: bool) -> Offer:
-    """The offer of a request. Raises BadRequest if the choice names tools that are not given."""
+    """The `Offer` of a request. Raises BadRequest if the choice names tools that are not given."""
     names = [tool.function.name for tool in tools]
     shown = [shown_name(name) for name in names]
     if twice := next((name for name in shown if shown.count(name) > 1), None):

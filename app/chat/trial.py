@@ -1,5 +1,5 @@
-"""Opens engines. Before this process reads a model's directory, another process tries it, including
-its chat templates.
+"""Opens engines. Has another process try a model's directory, including its chat templates, before
+this process reads it.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def open_tried(config: engine.ModelConfig) -> engine.Engine:
 
 
 def try_all(served: Iterable[engine.Served]) -> dict[str, engine.ModelError]:
-    """The errors of all directories that fail. Tries all of them in one process."""
+    """Tries all directories in one process, and returns the errors of those that fail."""
     paths = [path for one in served for path in one.config.directories]
     return engine.try_directories(paths, READERS)
 

@@ -48,8 +48,7 @@ def load(names: Iterable[str]) -> tuple[Format, ...]:
 
 
 def spoken(formats: Iterable[Format]) -> Words | None:
-    """The `Words` of the format that the current request's client uses, if that format has any.
-    """
+    """The `Words` of the format that the current request's client uses, if that format has any."""
     every = (format.words for format in formats if format.words is not None)
     return next((words for words in every if words.is_spoken()), None)
 

@@ -23,7 +23,7 @@ class TokenNames:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The token's name. Bytes that aren't text are shown as `\\xf0`, preceded by `mark`."""
+        """The token's name. Bytes that aren't text become escapes such as `\\xf0`, after `mark`."""
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)

@@ -83,7 +83,7 @@ class Local:
         return self.services.models
 
     def start(self) -> None:
-        """Raises RuntimeError in a fork."""
+        """Raises RuntimeError in a forked process."""
         hint(has_models=True)
         with self._lock:
             if self._given is not None:

@@ -1,4 +1,4 @@
-"""The models of this process. Applications with equal settings share theirs."""
+"""The models of this process. Applications with equal settings share the same models."""
 
 import atexit
 import importlib.util

@@ -33,6 +33,7 @@ class Source(Protocol):
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
         """Waits for more pieces or for the end. The end may be an exception, even after pieces.
+
         Raises the same exceptions as `Switchyard.generate`.
         """
 
@@ -82,7 +83,7 @@ class TextStream(Iterator[str]):
                 self._end(ending)
 
     def close(self) -> None:
-        """Ends the text. A thread that waits for a piece meanwhile gets none. Idempotent."""
+        """Ends the text. A thread that is waiting for a piece gets none. Idempotent."""
         if self._finalizer.detach() is not None:
             (self._source.drop if self._is_reading else self._source.close)()
 

@@ -1,4 +1,6 @@
-"""HTTP to a Switchyard server. A thread that waits keeps checking its own client."""
+"""Sends HTTP requests to a Switchyard server. A thread that waits for an answer keeps checking its
+own client.
+"""
 
 import contextlib
 import logging
@@ -34,7 +36,7 @@ RETRY = 1.0  # seconds to wait before an unreachable server is tried again
 
 
 class Upstream:
-    """One server. Any thread; each process has its own connections."""
+    """One server. Any thread may use it. Each process has its own connections."""
 
     def __init__(self, url: str, key: str | None) -> None:
         """`url`: without the API's `/v1`. Raises SettingsError."""
@@ -137,7 +139,7 @@ class Upstream:
 
 
 class Incoming:
-    """An answer whose head has come. One thread at a time, except for `drop`."""
+    """An answer whose head has arrived. Only one thread at a time may use it, except for `drop`."""
 
     def __init__(
         self, answer: requests.Response, url: str, connection: socket.socket | None
@@ -181,7 +183,7 @@ class Incoming:
         self._answer.close()
 
     def drop(self) -> None:
-        """Like `close`, but takes no lock. A thread that reads then gets an error."""
+        """Like `close`, but takes no lock. A thread that is reading gets an error."""
         self._is_dropped = True
         if self._connection is not None:
             with contextlib.suppress(OSError):  # closed already

@@ -118,7 +118,7 @@ class Client:
         return int.from_bytes(data, sys.byteorder)
 
     def cut_off(self) -> None:
-        """Makes the connection be reset when the server closes it, so that data still in transit is
+        """Makes the server's `close` reset the connection, so that data still in transit is
         dropped.
         """
         assert self._socket is not None
@@ -129,9 +129,9 @@ class Client:
 
     @contextlib.contextmanager
     def receiving(self, seconds: float) -> Iterator[None]:
-        """Limits all reads inside to `seconds` in total, and then raises BodyTimeout. A socket's
-        own timeout limits each read separately, so a client that sends a byte per second would
-        never exceed that timeout.
+        """Limits all reads within this context to `seconds` in total, and then raises BodyTimeout.
+        A socket's own timeout limits each read separately, so a client that sends a byte per second
+        would never exceed that timeout.
         """
         if self._socket is None:
             yield  # a server like waitress has read the body before it calls the application

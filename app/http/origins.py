@@ -35,8 +35,8 @@ def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) ->
 
 
 def check(allowed: Collection[str]) -> None:
-    """Raises Forbidden if a page of another origin caused the current request (CSRF). For routes
-    that a browser requests without a CORS preflight.
+    """Raises Forbidden if a page of another origin caused the current request (CSRF). Needed for
+    routes that a browser requests without a CORS preflight.
     """
     headers = flask.request.headers
     origin = headers.get("Origin")
@@ -50,8 +50,9 @@ def check(allowed: Collection[str]) -> None:
 
 def check_host(allowed: Collection[str]) -> None:
     """Raises Forbidden if the current request's `Host` is not in `allowed`. This prevents DNS
-    rebinding by a page whose name resolves to this server's address. Empty `allowed`: the loopback
-    names if the server listens on loopback, else any.
+    rebinding by a page whose name resolves to this server's address. If `allowed` is empty, a
+    server that listens on loopback allows only the loopback names, and any other server allows all
+    names.
     """
     environ = flask.request.environ
     host = environ.get("HTTP_HOST")

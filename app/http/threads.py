@@ -11,8 +11,8 @@ class Threads:
     connection from the server. From then on the server neither reads nor closes the connection,
     until any thread calls the function that `detach` returned. `max_detached` limits the number of
     detached connections. `on_prepared` is called on a request thread once the current request has
-    submitted its jobs, or waits. The server may then begin another request. `on_prepared` may be
-    called more than once.
+    submitted its jobs, or begins to wait. The server may then begin another request. `on_prepared`
+    may be called more than once.
     """
 
     def __init__(self) -> None:

@@ -151,7 +151,7 @@ def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
 
 
 def lose_open(connection: sqlite3.Connection) -> int:
-    """Marks requests that were running when a process crashed as lost. Returns their number.
+    """Marks as lost all requests that were running when a process crashed. Returns their number.
 
     Each counts as failed on the day on which it began, with its known tokens. Raises sqlite3.Error.
     """

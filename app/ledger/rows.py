@@ -85,10 +85,11 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that was refused before it had jobs. It counts only for a day.
+    """A request for a generation that was refused before it had jobs. It counts only in its day's
+    sums.
 
-    `model`: empty if the request was refused before its model was known: for a limit that needs no
-    body, or for a parameter.
+    `model`: empty if the request was refused before its model was known, because of a limit that
+    needs no body, or because of a parameter.
     """
 
     ended: float

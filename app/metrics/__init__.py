@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, under vLLM's names if they mean the same."""
+"""Metrics for Prometheus, under vLLM's names if the meanings match."""

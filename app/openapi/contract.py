@@ -85,11 +85,12 @@ def declares(
     The view's docstring becomes the route's text in the document.
 
     `answers`: types of JSON bodies by status, without errors; None for no body. `body`: a model, or
-    a union of models; with `is_form` it may also be sent as a form. `streams`: types of a stream's
-    items by media type, for status 200; `str` for bare text. `errors`: statuses with a body of type
-    `error`, besides 401, 403, 429, 500 and those of reading a body. `example`: a body or query
-    string with which to try the route. `who`: the lowest role that may use it. `counts`: whether a
-    request with a body or query string counts towards the limits of its API key.
+    a union of models; with `is_form`, the body may also be sent as a form. `streams`: types of a
+    stream's items by media type, for status 200; `str` for bare text. `errors`: statuses with a
+    body of type `error`, besides 401, 403, 429, 500 and those for a body that can't be read.
+    `example`: a body or query string with which to try the route. `who`: the lowest role that may
+    use the route. `counts`: whether a request with a body or query string counts towards the limits
+    of its API key.
     """
     contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example, who)
 
@@ -118,7 +119,7 @@ def needs(who: Who) -> Callable[[View], View]:
 
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
     """The routes of `app` with a contract. A host application's own routes have no contract. For a
-    view with several paths, the first path.
+    view with several paths, only the first path.
     """
     seen: set[str] = set()
     for rule in app.url_map.iter_rules():

@@ -29,10 +29,10 @@ class Recorder(Protocol):
     """Records accounts: the access log, metrics, the ledger."""
 
     def begin(self, account: "Account") -> None:
-        """The jobs of the account were submitted. Request thread."""
+        """Called when the account's jobs have been submitted. Request thread."""
 
     def end(self, account: "Account") -> None:
-        """The account is closed. Request thread or alarms' thread."""
+        """Called when the account closes, on a request thread or the alarms' thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Account:
 
     @property
     def payer(self) -> str:
-        """The name for which the account counts: that of a key, HOST or NO_KEY."""
+        """The name to which the account's usage is charged: the name of a key, HOST or NO_KEY."""
         if self.is_host:
             return HOST
         return NO_KEY if self.key is None else self.key.name
@@ -139,7 +139,8 @@ class Account:
         self.quota.count_request()
 
     def reserve(self, jobs: Sequence[engine.Job], num_jobs: int, kind: str, page_size: int) -> None:
-        """Reserves tokens for jobs, as for `expect`. Raises LimitReached, BudgetSpent.
+        """Reserves tokens for the jobs, which are in the same order as for `expect`. Raises
+        LimitReached, BudgetSpent.
 
         `kind`: the kind of the request. Each kind has its own usual length of answers.
         """
@@ -169,12 +170,12 @@ class Account:
             self._num_left += len(identifiers)
 
     def submitted(self) -> None:
-        """The announced jobs were submitted."""
+        """Notes that the announced jobs were submitted."""
         for recorder in self._recorders:
             recorder.begin(self)
 
     def withdraw(self) -> None:
-        """The announced jobs were refused."""
+        """Notes that the announced jobs were refused."""
         self._give_back()
         with self._lock:
             self._num_left -= len(self.identifiers)
@@ -185,11 +186,11 @@ class Account:
         self.num_bytes = num_bytes
 
     def leave(self, has_begun: bool) -> None:
-        """The client has left before the end. `has_begun`: whether the answer had text."""
+        """Notes that the client left before the end. `has_begun`: whether the answer had text."""
         self.gone = "decode" if has_begun else "prefill" if self.used else "pending"
 
     def answered(self) -> None:
-        """The answer has ended. Idempotent."""
+        """Notes that the answer has ended. Idempotent."""
         with self._lock:
             was_answered, self._is_answered = self._is_answered, True
             is_over = not (was_answered or self._num_left)

@@ -1,4 +1,4 @@
-"""Limits wrong API keys for each address, or for IPv6 each /64. Any thread."""
+"""Limits wrong API keys for each IPv4 address and each IPv6 /64. Any thread."""
 
 import logging
 import math

@@ -55,7 +55,7 @@ class Checks:
 
 
 def open_checks(settings: Settings, budgets: BudgetKeeper | None) -> Checks | None:
-    """The checks according to the settings; None without a file of keys. Raises KeysError.
+    """The checks according to the settings; None without a `keys_file`. Raises KeysError.
 
     `budgets`: None without a ledger.
     """
@@ -86,7 +86,7 @@ class Guard:
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
     ) -> None:
-        """Requests to `target` get accounts. If there are keys, requests to `routes` need one."""
+        """Requests to `target` get accounts. If there are keys, requests to `routes` need a key."""
         if self._proxies is not None:
             target.before_request(self._note_address)
         if self._checks is not None or self._recorders:

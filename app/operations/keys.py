@@ -1,4 +1,4 @@
-"""The file of API keys: names, hashes, roles and limits."""
+"""The API key file: names, hashes, roles and limits."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ Signature = tuple[int, int, int]  # of a file: it differs once the file has chan
 
 
 class KeysError(SettingsError):
-    """The file of keys can't be used. The message names the file and the wrong entry."""
+    """The key file can't be used. The message names the file and the wrong entry."""
 
 
 class ApiKey(pydantic.BaseModel):
@@ -122,12 +122,12 @@ def read_keys(
     before: KeyTable | None = None,
     may_be_empty: bool = False,
 ) -> KeyTable:
-    """Reads a file of keys. Raises KeysError.
+    """Reads a key file. Raises KeysError.
 
-    `max_priority`: the server's setting, which limits that of keys. `has_ledger`: keys may have
-    budgets. `before`: the last table, whose unchanged entries are not parsed again. `may_be_empty`:
-    whether to accept a file without keys. Otherwise such a file is an error, because an editor or a
-    full disk may have emptied it.
+    `max_priority`: the server's setting, which limits the priorities of keys. `has_ledger`: whether
+    keys may have budgets. `before`: the last table, whose unchanged entries are not parsed again.
+    `may_be_empty`: whether to accept a file without keys. Otherwise such a file is an error,
+    because an editor or a full disk may have emptied it.
     """
     try:
         data, status = read_file(path, MAX_BYTES)

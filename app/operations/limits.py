@@ -1,4 +1,4 @@
-"""Limits of API keys: requests a minute, tokens a minute, concurrent requests."""
+"""Limits of API keys: requests per minute, tokens per minute, concurrent requests."""
 
 import math
 import threading
@@ -23,12 +23,12 @@ class Level(NamedTuple):
 
 
 class BudgetKeeper(Protocol):
-    """The budgets of keys that have one. Any thread; a call holds a lock for a moment."""
+    """The budgets of keys that have one. Any thread may use it; a call briefly holds a lock."""
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
         """Reserves `wanted` tokens, or as many as are left, and returns their number.
 
-        Raises BudgetSpent if fewer than `least` are left. It may wait for the disk, once.
+        Raises BudgetSpent if fewer than `least` are left. The first call may wait for the disk.
         """
 
     def extend(self, key: ApiKey, wanted: int) -> int:
@@ -99,7 +99,7 @@ class Bucket:
             return Level(self.size, max(math.floor(left), 0), self._seconds(self.size - left))
 
     def resize(self, size: int) -> None:
-        """Changes the limit. The used amount stays used."""
+        """Changes the limit. The amount that has been used doesn't change."""
         with self._lock:
             self._settle()
             self._level = min(self._level + size - self.size, float(size))
@@ -234,8 +234,8 @@ def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
 
 
 def priority_of(key: ApiKey, asked: int | None) -> int:
-    """The priority of a request. If `asked` is None, the key's own. Raises BadRequest above the
-    key's limit.
+    """The priority of a request. If `asked` is None, this is the key's own priority. Raises
+    BadRequest if `asked` is above the key's limit.
     """
     if asked is None:
         return key.priority

@@ -31,8 +31,8 @@ def needs(
 ) -> list[Need]:
     """The needs of a request's jobs: `num_jobs` of the first prompt, then as many of the next. The
     first choice of a prompt reserves the whole prompt. Other choices find the prompt's full pages
-    in the cache, so they reserve one page, or the whole prompt if they score it. `usual`: tokens of
-    a usual answer.
+    in the cache, so they reserve one page, or the whole prompt if they score it. `usual`: the
+    number of tokens in a typical answer.
     """
     most = math.ceil(USUAL_TIMES * usual)
     if key.tpm is not None:
@@ -88,7 +88,7 @@ class Reservation:
         self._share_out(needs, granted - prompts)
 
     def note(self, used: engine.Used, owed: int, paid: int) -> int:
-        """Handles a report of a job. Returns how many new tokens the job may have in total.
+        """Handles a report from a job. Returns how many new tokens the job may have in total.
 
         `owed`: computed tokens since the last report. `paid`: all paid tokens of the job so far.
         """

@@ -12,7 +12,9 @@ class Trace(NamedTuple):
 
 
 def parse_trace(header: str | None) -> Trace | None:
-    """The trace in a header. None if there is none, or if the specification says to ignore it."""
+    """The trace in a header. None if the header has no trace, or if the specification says to
+    ignore it.
+    """
     match = _PARENT.fullmatch(header.strip()) if header else None
     if match is None:
         return None

@@ -7,8 +7,8 @@ import re
 def whole_arguments(groups: dict[str, str | None]) -> str | None:
     """The arguments in the match of a call, as JSON text.
 
-    Empty if they begin after the match. None if they aren't a JSON object. `groups`: those of a
-    pattern of `CallFormat`.
+    Empty if they begin after the match. None if they aren't a JSON object. `groups`: the groups
+    that a `CallFormat` pattern has matched.
     """
     if groups.get("begin"):
         return ""
@@ -22,7 +22,7 @@ def whole_arguments(groups: dict[str, str | None]) -> str | None:
 
 
 class ObjectEnd:
-    """Finds the end of a JSON object that comes in pieces."""
+    """Finds the end of a JSON object that arrives in pieces."""
 
     _MARKS = re.compile(r'["\\{}]')
 

@@ -47,7 +47,7 @@ Step = BlockOpened | BlockGrown | BlockClosed
 
 
 class Blocks:
-    """The blocks of one answer, built as its parts come. At most one is open: the last."""
+    """The blocks of one answer, built as its parts arrive. At most one is open: the last."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []

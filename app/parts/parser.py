@@ -1,4 +1,4 @@
-"""Parses the text of one answer into parts, piece by piece. Pure; one request thread."""
+"""Parses the text of one answer into parts, piece by piece. Pure; used by one request thread."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ class Tags(NamedTuple):
 class PartParser:
     """Streams parts. The parser holds back only text that may be the beginning of a tag or a call.
     A call begins as soon as its name is complete and is one of `tools`. Its arguments are then
-    passed on as they come. The call remains a call even if its arguments aren't JSON or never end.
-    Text that only looks like a call remains text. White space before a call or around thoughts is
-    dropped.
+    passed on as they arrive. The call remains a call even if its arguments aren't JSON or never
+    end. Text that only looks like a call remains text. White space before a call or around thoughts
+    is dropped.
     """
 
     def __init__(

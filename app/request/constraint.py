@@ -101,8 +101,8 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Accepts a response format written as for Ollama under `format`, Ollama's name for it.
-        Open WebUI sends `format` to all servers.
+        """Accepts a response format that is written in Ollama's form under Ollama's name for it,
+        `format`. Open WebUI sends `format` to all servers.
         """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():
@@ -122,7 +122,8 @@ class Constrained(Parameters):
     def constraint(self) -> engine.Constraint | None:
         """The constraint of the request. Two parameters may set the same constraint.
 
-        Raises BadRequest if two parameters set different constraints, or one is invalid.
+        Raises BadRequest if two parameters set different constraints, or if a constraint is
+        invalid.
         """
         wanted = [*_of_format(self.response_format), *_of_vllm(self.structured_outputs)]
         for name, kind in _KINDS.items():

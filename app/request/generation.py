@@ -204,7 +204,9 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_tokens(self) -> int | None:
-        """The maximum number of new tokens in the request; None leaves the limit to the server."""
+        """The maximum number of new tokens that the request sets; None leaves the limit to the
+        server.
+        """
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
 
     @property
@@ -231,7 +233,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def names(self) -> dict[str, str]:
-        """The request's names of parameters, by the engine's names, where they differ."""
+        """The request's names of parameters, keyed by the engine's names, where they differ."""
         return {
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",
@@ -241,7 +243,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_priority(self) -> int | None:
-        """The priority in the request; None if it sets none."""
+        """The priority that the request sets, or None."""
         return self.priority if "priority" in self.model_fields_set else None
 
     @property
@@ -255,7 +257,9 @@ class Generation(Constrained, Sampled):
 
     @property
     def max_context(self) -> tuple[int, str] | None:
-        """The request's own limit of prompt and new tokens, and the parameter that sets it."""
+        """The request's own limit on prompt and new tokens together, and the parameter that sets
+        the limit.
+        """
         return None
 
     def job(

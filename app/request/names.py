@@ -22,7 +22,7 @@ class Called:
 
 
 def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
-    """The names that `server` has for fields of `kind`, by field, if they differ."""
+    """The names that `server` has for fields of `kind`, keyed by field, where the names differ."""
     called = {
         field: getattr(one, server)
         for field, info in kind.model_fields.items()
@@ -36,7 +36,8 @@ def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:
 def all_names_of(kind: type[BaseModel]) -> Mapping[str, str]:
     """All names that other servers have for fields of `kind`, each with the name used here.
 
-    The name of a field that `kind` withholds can be another name for the field that replaces it.
+    If `kind` withholds a field and replaces it with another, the withheld field's name can be
+    another name for its replacement.
     """
     withheld: frozenset[str] = getattr(kind, "withheld", frozenset())
     taken = kind.model_fields.items()

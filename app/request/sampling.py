@@ -192,8 +192,8 @@ class Sampled(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Only under this name does a window of 0 tokens mean no penalty, as in llama.cpp and
-        Ollama.
+        """Handles `repeat_last_n`: only under this name, a window of 0 tokens means no penalty, as
+        in llama.cpp and Ollama.
         """
         body = _warmed(body)
         if type(window := body.get("repeat_last_n")) is not int or window:
@@ -204,7 +204,9 @@ class Sampled(Parameters):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Leaves out zeros that clients of TabbyAPI send for the rest of DRY while it is off."""
+        """Leaves out the zeros that clients of TabbyAPI send for DRY's other parameters while DRY
+        is off.
+        """
         rest = ("dry_base", "dry_allowed_length")
         zeros = [n for n in rest if neutral.asks_for_nothing(given.get(n), neutral.ZERO)]
         multiplier = given.get("dry_multiplier", 0)

@@ -128,7 +128,7 @@ class Parameters(BaseModel):
 
     @classmethod
     def names_of_fields(cls) -> Mapping[str, str]:
-        """The API's names of the fields that a client may set, by field."""
+        """The API's names of the fields that a client may set, keyed by field."""
         return _names_of_fields(cls)
 
     @classmethod
@@ -143,12 +143,14 @@ class Parameters(BaseModel):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """A hook that rewrites the body before `settle` does. It uses the client's names."""
+        """A hook that rewrites the body before `settle`. The body has the client's names."""
         return body
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """A hook that rewrites the parameters before validation. It uses the API's names."""
+        """A hook that rewrites the parameters before validation. The parameters have the API's
+        names.
+        """
         return given
 
     def check(self) -> None:
@@ -177,7 +179,7 @@ def _lacking(kind: type[Parameters]) -> Table:
 
 
 def known_by(kind: type[Parameters]) -> set[str]:
-    """All names that a body may have."""
+    """All names of parameters that a body may contain."""
     return {
         *(*kind.names_of_fields().values(), *kind.other_names()),
         *(*kind.lacking(), *kind.settled),
@@ -185,7 +187,7 @@ def known_by(kind: type[Parameters]) -> set[str]:
 
 
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:
-    """The request of a body. Raises BadRequest, which names the parameter."""
+    """Validates a body, and returns the request. Raises BadRequest, which names the parameter."""
     given, said = _known(kind, kind.translate(without_nulls(body, MAX_GIVEN)))
     with renaming(said):
         given = kind.settle(given)

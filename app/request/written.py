@@ -1,4 +1,4 @@
-"""Lists that clients write as texts. Pure."""
+"""Lists that clients write as strings. Pure."""
 
 import json
 import re

@@ -49,9 +49,9 @@ class Cancelled(TypedDict):
 @blueprint.get("/requests")
 @declares({200: RequestList})
 def list_requests() -> flask.Response:
-    """A row for each choice of each request that has not ended, the oldest first.
+    """A row for each choice of each request that has not ended, oldest first.
 
-    With API keys: the requests of one's own key, or with an admin's key all requests.
+    With an API key, the list contains the requests of that key; with an admin's key, all requests.
     """
     models = services().models
     asker = owner_of(flask.request)
@@ -68,7 +68,8 @@ def list_requests() -> flask.Response:
 @blueprint.delete("/requests/<identifier>")
 @declares({200: Cancelled}, errors=(404,))
 def cancel_request(identifier: str) -> flask.Response:
-    """End all choices of a request. Its client gets the text so far, finish_reason "cancelled".
+    """End all choices of a request. Its client gets the text so far, with the finish_reason
+    "cancelled".
 
     `identifier` is the `id` of the response, for the client that sent the request. Processes on the
     server's own machine, and an admin's API key, may also use an `id` of the list.

@@ -16,8 +16,8 @@ blueprint = flask.Blueprint("switchyard_streams", __name__, url_prefix="/v1")
 def resume_stream(identifier: str) -> flask.Response:
     """The events of a stream after its `Last-Event-ID`, or all of them; 204 if there are none.
 
-    `identifier` is the `id` of the response. Only for the client that sent the request, and only if
-    the server keeps streams (`resume_timeout`).
+    `identifier` is the `id` of the response. Only the client that sent the request may resume its
+    stream, and only if the server keeps streams (`resume_timeout`).
     """
     of, position = event_position() or (identifier, 0)
     if of != identifier:

@@ -40,7 +40,7 @@ def wants_page() -> bool:
 
 
 def wants_json() -> bool:
-    """Whether the current request names JSON, rather than accepting anything."""
+    """Whether the current request explicitly accepts JSON, rather than any type."""
     return any(name == "application/json" for name, _ in flask.request.accept_mimetypes)
 
 

@@ -38,7 +38,7 @@ class Waiting(TypedDict):
 
 
 class Board:
-    """The frames of the latest second. Any thread."""
+    """The frames of the most recent second. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards what follows
@@ -127,7 +127,7 @@ class Viewers:
     """The viewers of one application. A viewer holds no request thread.
 
     The sender writes to all, on connections that the server has detached. Without a detached
-    connection a viewer gets one frame, and the time after which to return.
+    connection a viewer gets one frame, and the time after which to reconnect.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -152,7 +152,7 @@ class Viewers:
     # Any thread
 
     def enter(self, most: int) -> bool:
-        """Takes one of at most `most` places. Returns whether there was one; `leave` gives it
+        """Takes one of at most `most` places. Returns whether a place was free; `leave` gives it
         back.
         """
         with self._lock:
@@ -200,7 +200,7 @@ class Watched(Streamed):
 
 
 class Viewing(Outlet):
-    """The sender's end of one viewer, on a detached connection, which `end` closes."""
+    """The sender's end of one viewer's stream, on a detached connection, which `end` closes."""
 
     __slots__ = ("_close", "_leave", "_socket")
 

@@ -22,7 +22,7 @@ Escape = Callable[[str], str]
 
 
 class Escaped(str):
-    """A text in which the user's parts are escaped, so that all unescaped tags are real."""
+    """A text in which the user's parts are escaped, so that any unescaped tag is a real tag."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ def with_calls_as_text(
 
 
 def with_results_as_text(messages: Sequence[Message], escape: Escape) -> list[Message]:
-    """The same conversation, with the results of calls written as texts of the user."""
+    """The same conversation, with the results of calls written as the user's messages."""
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":
@@ -56,7 +56,7 @@ def with_offer(
     format: CallFormat,
     escape: Escape,
 ) -> list[Message]:
-    """The same conversation, with the tools offered in the system message."""
+    """The same conversation, with a description of the tools in the system message."""
     if not tools:
         return list(messages)
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)

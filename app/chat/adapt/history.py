@@ -1,5 +1,5 @@
-"""Arranges a conversation in the form that a chat template accepts: order of roles, calls,
-identifiers. Pure.
+"""Arranges the roles, calls and identifiers of a conversation in the form that a chat template
+accepts. Pure.
 """
 
 from collections.abc import Iterable, Sequence

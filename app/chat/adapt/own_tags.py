@@ -1,4 +1,4 @@
-"""Keeps the tags around thoughts in the assistant's messages if a chat template must find them."""
+"""Keeps the tags around thoughts in the assistant's messages if a chat template looks for them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a chat template accepts, as `probe` finds it. Pure."""
+"""What a chat template accepts, as found by `probe`. Pure."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Stored responses, which clients can read again or continue by identifier. Any thread.
 
 Kept transcripts (`delivery.transcripts`) hold frames of running answers, for readers that come and
-go. Stored responses have ended, and share memory with the responses that continue them, so they
+go. Stored responses are complete, and share memory with the responses that continue them, so they
 have their own limits.
 """
 
@@ -13,7 +13,7 @@ from switchyard.app.chat.turns.turn import Turn
 
 
 class StoredTurns:
-    """The turns that one server keeps, by the identifiers of their responses."""
+    """The turns that one server keeps, keyed by the identifiers of their responses."""
 
     def __init__(
         self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -42,8 +42,8 @@ class StoredTurns:
         return self._num_bytes
 
     def put(self, turn: Turn) -> None:
-        """Stores a turn. Beyond the limit, the client that stores the most bytes loses its oldest
-        turns.
+        """Stores a turn. While the turns exceed the limit, the client that stores the most bytes
+        loses its oldest turns.
         """
         with self._lock:
             turn.stored = self._clock()
@@ -63,7 +63,7 @@ class StoredTurns:
 
     def remove(self, identifier: str, owner: str) -> bool:
         """Deletes a turn of this owner. Returns False if there is no such turn. The text is kept as
-        long as there is a turn that continues it.
+        long as another turn continues the deleted one.
         """
         with self._lock:
             self._forget_old()
@@ -74,7 +74,7 @@ class StoredTurns:
             return True
 
     def forget_old(self) -> None:
-        """Deletes the turns whose time is over."""
+        """Deletes the turns that have expired."""
         if self._turns:
             with self._lock:
                 self._forget_old()

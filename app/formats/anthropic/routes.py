@@ -57,7 +57,7 @@ def create_message() -> flask.Response:
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def count_tokens() -> flask.Response:
-    """Count the tokens of a conversation in the form that the model gets."""
+    """Count the tokens of a conversation's prompt."""
     request = receive(parse.count, services().settings, services().gate)
     model = services().models.get(request.model)
     prompts = services().prompts(model)

@@ -28,8 +28,7 @@ class CompletionLogprobsBody(TypedDict):
 
 
 class PromptLogprob(TypedDict):
-    """`rank`: 1 for the most probable token; null for tokens that rank below the requested number.
-    """
+    """`rank`: 1 for the most probable token; null for tokens that rank lower than requested."""
 
     logprob: float
     rank: int | None
