@@ -74,7 +74,7 @@ class Switchyard:
         """
         if HOST in app.extensions:
             raise RuntimeError(
-                f"the application {app.name} already has Switchyard: one extension serves all of it"
+                f"the application {app.name} already has Switchyard: use that extension"
             )
         config = {k: v for k, v in app.config.items() if k.startswith(PREFIX)}
         url, key = config.pop(URL, None), config.pop(KEY_VARIABLE, None)
@@ -188,9 +188,7 @@ class Switchyard:
         self, app: flask.Flask, url: str, key: str | None, given: Mapping[str, Any]
     ) -> Remote:
         for name in given.keys() - CONCERNING:
-            raise SettingsError(
-                f"{name} has no effect here, because the models are those of {url}", name
-            )
+            raise SettingsError(f"{name} has no effect here, because the models run on {url}", name)
         settings = read_settings(**given)
         host = Remote(url, key, settings)
         if self._url_prefix:

@@ -35,7 +35,9 @@ class EngineRange(pydantic.BaseModel, extra="forbid"):
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.min < self.max and self.jobs is None:
-            raise ValueError("jobs is missing: the jobs of each engine, by which they scale")
+            raise ValueError(
+                "jobs is missing: set the jobs per engine, by which the cluster scales"
+            )
         return self
 
 
@@ -57,7 +59,7 @@ class ClusterSettings(pydantic.BaseModel, extra="forbid"):
             raise ValueError(f"{value} must be FIRST-LAST, from 1024 to 65535")
         for taken in RAYS_PORTS:
             if common := range(max(ports[0], taken[0]), min(ports[-1], taken[-1]) + 1):
-                raise ValueError(f"{value} has {common[0]}, which is a port of Ray's")
+                raise ValueError(f"{value} includes {common[0]}, which is one of Ray's ports")
         return value
 
     @pydantic.field_validator("state_dir", "run_dir")
@@ -145,7 +147,9 @@ class TableModel(ModelSettings, extra="forbid"):
         if not isinstance(value, int) or isinstance(value, bool):
             return value
         if value < 1:
-            raise ValueError(f"{value} must be at least 1; switchyard cluster down ends all")
+            raise ValueError(
+                f"{value} must be at least 1; to end all engines, run switchyard cluster down"
+            )
         return {"min": value, "max": value}
 
     @pydantic.field_validator("nodes")
@@ -228,7 +232,7 @@ class TableSettings(EngineSettings):
     @classmethod
     def _are_tables(cls, value: object) -> object:
         if isinstance(value, dict):
-            raise ValueError("must be tables [[models]], with two brackets on each side")
+            raise ValueError("must be [[models]] tables, with two brackets on each side")
         return value
 
     @pydantic.model_validator(mode="after")

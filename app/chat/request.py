@@ -134,7 +134,8 @@ class Chat(Scored, HowToThink):
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise BadRequest(
-                "max_tokens and max_completion_tokens are one parameter, and differ", "max_tokens"
+                "max_tokens and max_completion_tokens are the same parameter, but differ",
+                "max_tokens",
             )
         said = {self.enable_thinking, self.thinking and self.thinking.type == "enabled"} - {None}
         if len(said) > 1:

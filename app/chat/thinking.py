@@ -63,7 +63,9 @@ class HowToThink(Parameters):
             given = value.model_dump(by_alias=True, exclude_none=True) if is_form else value
             if nested[name] not in (None, given):
                 said = self._said.get(name, name)
-                raise BadRequest(f"{said} and {places[name]} are one parameter, and differ", said)
+                raise BadRequest(
+                    f"{said} and {places[name]} are the same parameter, but differ", said
+                )
         return {**nested, **own}
 
     def said_as(self, request: "HowToThink") -> Self:

@@ -122,7 +122,7 @@ def offer(tools: list[Tool], choice: ToolChoice | None, is_parallel: bool) -> Of
     names = [tool.function.name for tool in tools]
     shown = [shown_name(name) for name in names]
     if twice := next((name for name in shown if shown.count(name) > 1), None):
-        raise BadRequest(f"tools: two have the name {twice}", "tools")
+        raise BadRequest(f"tools: two tools have the name {twice}", "tools")
     max_calls = None if is_parallel else 1
     match choice:
         case "none":

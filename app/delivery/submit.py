@@ -142,7 +142,7 @@ def submit(
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(
-            f"timeout: {request.timeout:g} seconds are more than the {settings.total_timeout:g}"
+            f"timeout: {request.timeout:g} seconds is more than the {settings.total_timeout:g}"
             " seconds that this server allows",
             "timeout",
         )

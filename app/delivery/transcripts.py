@@ -81,8 +81,8 @@ class Transcripts:
                 return claim, True
         if claim.fingerprint != fingerprint:
             raise werkzeug.exceptions.UnprocessableEntity(
-                "this Idempotency-Key was used with another request: use a new key, or repeat path,"
-                " body, Content-Type and Accept exactly"
+                "this Idempotency-Key was used with another request: use a new key, or repeat the"
+                " request's path, body, Content-Type and Accept exactly"
             )
         return claim, False
 
@@ -104,7 +104,7 @@ class Transcripts:
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())
             if transcript.num_readers and extra >= max_extra:
-                raise engine.Full(f"{extra} requests already read answers of other requests", 1.0)
+                raise engine.Full(f"{extra} requests already read other requests' answers", 1.0)
             return transcript.join()
 
     def _forget_old(self) -> None:

@@ -130,8 +130,8 @@ def check_threads(served: engine.Served) -> None:
             needed += one.config.max_jobs
     if needed > here.settings.max_jobs:
         raise BadRequest(
-            f"max_batch_size and max_pending of all models come to {needed} jobs with this one; the"
-            f" server has request threads for {here.settings.max_jobs}",
+            f"max_batch_size and max_pending of all models add up to {needed} jobs with this one;"
+            f" the server has request threads for {here.settings.max_jobs}",
             "max_batch_size",
         )
 
@@ -142,7 +142,9 @@ def _check_alias(name: str) -> None:
         own = services().models.served(name).config.name
     except engine.ModelNotFound:
         return
-    raise engine.ModelNotFound(f"{name[:100]!r} is an alias of model {own!r}: name that", "model")
+    raise engine.ModelNotFound(
+        f"{name[:100]!r} is an alias of model {own!r}: use that name", "model"
+    )
 
 
 def _known(name: str) -> dict[str, Any] | None:

@@ -58,8 +58,8 @@ def refusal_of(answer: Incoming) -> Exception:
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         return error_of(body["error"], answer.status, retry_after)
     if answer.status in (502, 503, 504):  # from a proxy that can't reach the server
-        return engine.Dead(f"the models' server has answered {answer.status}", retry_after)
-    message = f"the models' server has answered {answer.status}, but is not Switchyard"
+        return engine.Dead(f"the models' server answered with status {answer.status}", retry_after)
+    message = f"the models' server is not Switchyard: it answered with status {answer.status}"
     return engine.Failure(message)
 
 

@@ -64,7 +64,9 @@ class RemoteSource:
         try:
             return self._read_body(json.loads(data))
         except (ValueError, TypeError, AttributeError) as reason:
-            error = engine.Failure("the models' server streams events, but is not Switchyard")
+            error = engine.Failure(
+                "the models' server is not Switchyard: its events have another form"
+            )
             error.__cause__ = reason
             return error
 
@@ -101,7 +103,7 @@ class Remote:
     @property
     def models(self) -> engine.Models:
         """Raises RuntimeError."""
-        raise RuntimeError(f"the models are those of {self.upstream.url}, not of this process")
+        raise RuntimeError(f"the models run on {self.upstream.url}, not in this process")
 
     def start(self) -> None:
         self._is_closed = False
@@ -124,7 +126,9 @@ class Remote:
         try:
             return int(json.loads(answer.read_all(MAX_COUNTED))["count"])
         except (ValueError, LookupError, TypeError) as reason:
-            raise engine.Failure("the models' server counts, but is not Switchyard") from reason
+            raise engine.Failure(
+                "the models' server is not Switchyard: its count has another form"
+            ) from reason
 
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
         """An answer of status 200.

@@ -107,7 +107,7 @@ class Tables:
         if self._process not in (None, os.getpid()):
             raise RuntimeError(
                 "the model was loaded before this process was forked, and threads and CUDA do not"
-                " survive that: call Switchyard.start after the fork, or not at all"
+                " survive a fork: call Switchyard.start after the fork, or not at all"
             )
 
     def _check_packages(self, shared: SharedModels) -> None:

@@ -164,7 +164,9 @@ class Incoming:
         except (urllib3.exceptions.HTTPError, OSError) as reason:
             if not self._is_dropped:
                 logger.warning("%s was lost during its answer: %s", self._url, reason)
-            raise engine.Closed("the models' server was lost during its answer") from reason
+            raise engine.Closed(
+                "the connection to the models' server was lost during its answer"
+            ) from reason
 
     def read_all(self, limit: int = 1 << 20) -> bytes:
         """Reads at most about `limit` bytes of the body, and closes the answer."""

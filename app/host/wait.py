@@ -21,7 +21,7 @@ def check_silence(silent: float, settings: Settings) -> None:
     without a byte.
     """
     if silent > max(SILENCE, 4 * settings.heartbeat):
-        raise engine.Closed(f"the server has said nothing for {silent:.0f} seconds")
+        raise engine.Closed(f"the server has sent nothing for {silent:.0f} seconds")
 
 
 class Wait:
@@ -70,6 +70,6 @@ class Wait:
             self._client.check()
             if is_ending():
                 raise engine.Draining(
-                    "the server is shutting down, and its request has not begun yet"
+                    "the server is shutting down, and this request has not begun yet"
                 )
             time.sleep(min(left, LOOK))

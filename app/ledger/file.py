@@ -57,7 +57,9 @@ def open_file(path: str) -> sqlite3.Connection:
         _check(connection, path)
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":  # as on some network file systems
-            raise LedgerError(f"ledger {path}: needs a local disk; SQLite says: {mode} for wal")
+            raise LedgerError(
+                f"ledger {path} needs a local disk: SQLite chose {mode} instead of wal"
+            )
         connection.execute("PRAGMA synchronous = NORMAL")
         if _version(connection) == 0:
             connection.executescript(SCHEMA)

@@ -136,7 +136,7 @@ def read_keys(
         raise KeysError(f"keys_file {path}: {reason}") from None
     if status.st_mode & OTHERS:
         mode = f"{status.st_mode & 0o777:04o}"
-        raise KeysError(f"keys_file {path} is open to others, by its mode {mode}: chmod o= {path}")
+        raise KeysError(f"keys_file {path} is open to others (mode {mode}): run chmod o= {path}")
     try:
         table = parse_keys(text, max_priority, has_ledger, signature(status), before)
         if not (table.by_name or may_be_empty):
@@ -204,10 +204,10 @@ def _parse(part: str, text: str) -> list[Any]:
         raise KeysError(_reason(text) or str(reason)) from None
     for name in values:
         if name != "keys":
-            raise KeysError(f"{name} is unknown; entries are tables [[keys]]")
+            raise KeysError(f"{name} is unknown; entries must be [[keys]] tables")
     entries = values.get("keys", [])
     if not isinstance(entries, list):
-        raise KeysError("entries are tables [[keys]], not [keys]")
+        raise KeysError("entries must be [[keys]] tables, not [keys]")
     return entries
 
 

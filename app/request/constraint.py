@@ -168,7 +168,7 @@ def _of_format(form: ResponseFormat | None) -> Iterator[Wanted]:
     elif form.type != "text" and len(schemas) == 1:
         yield "response_format", "json", schemas[0]
     elif form.type != "text":
-        raise BadRequest("response_format: there must be one schema", "response_format")
+        raise BadRequest("response_format: must have exactly one schema", "response_format")
     elif schemas or form.json_schema is not None:
         raise BadRequest("response_format: a text has no schema", "response_format")
 

@@ -20,7 +20,7 @@ def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -
     form = next((form for form in FORMS if _has(tokenizer, form.tokens)), None)
     if form is None:
         raise BadRequest(
-            f"{param}: this model has no tokens for a gap; models of these families do: {FAMILIES}",
+            f"{param}: this model has no fill-in-the-middle tokens; these do: {FAMILIES}",
             param,
         )
 

@@ -228,7 +228,7 @@ def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any]
             given[known] = value
             said[known] = name
         elif isinstance(value, bool) != isinstance(given[known], bool) or value != given[known]:
-            raise BadRequest(f"{name} and {said[known]} are one parameter, and differ", name)
+            raise BadRequest(f"{name} and {said[known]} are the same parameter, but differ", name)
     return given, {known: name for known, name in said.items() if known != name}
 
 

@@ -28,7 +28,9 @@ def drain() -> flask.Response:
     exit.
     """
     if not is_operator(flask.request):
-        raise werkzeug.exceptions.Forbidden("only a process of the server's own machine may drain")
+        raise werkzeug.exceptions.Forbidden(
+            "only a process on the server's own machine may drain the server"
+        )
     terminate = services().terminate
     if terminate is None:
         raise werkzeug.exceptions.NotImplemented("this server can only be ended by a signal")

@@ -121,6 +121,6 @@ def receive_change(kind: Any) -> Any:
 def check_operator() -> None:
     if not is_operator(flask.request):
         raise werkzeug.exceptions.Forbidden(
-            "only an admin's API key, or without keys a process of the server's own machine, may"
+            "only an admin's API key (or, without keys, a process on the server's own machine) may"
             " change what is loaded"
         )

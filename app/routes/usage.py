@@ -77,9 +77,9 @@ def list_usage() -> flask.Response:
     last = _day(query.last, "to") or datetime.now(UTC).date()
     first = _day(query.first, "from") or last.replace(day=1)
     if first > last:
-        raise BadRequest(f"from: {first} is after {last}, which is to", "from")
+        raise BadRequest(f"from: {first} is after {last}, the value of to", "from")
     if last - first >= timedelta(MAX_DAYS):
-        raise BadRequest(f"from: there are more than {MAX_DAYS} days until {last}", "from")
+        raise BadRequest(f"from: {first} to {last} is more than {MAX_DAYS} days", "from")
     groups = _groups(query.group_by)
     ledger = services().ledger
     if ledger is None:
@@ -94,7 +94,7 @@ def list_usage() -> flask.Response:
         ) from None
     if len(rows) > MAX_ROWS:
         raise BadRequest(
-            f"group_by: more than {MAX_ROWS} rows; ask for fewer days, or by fewer names",
+            f"group_by: more than {MAX_ROWS} rows; ask for fewer days, or group by fewer names",
             "group_by",
         )
     if query.format == "csv":

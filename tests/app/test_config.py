@@ -346,7 +346,7 @@ def test_without_tables_there_is_one_model():
             {"models": [ONE, {**OTHER, "unload": 1}]},
             "did you mean load? (in table 2 of [[models]])",
         ),
-        ({"models": ONE}, "models: must be tables [[models]], with two brackets on each side"),
+        ({"models": ONE}, "models: must be [[models]] tables, with two brackets on each side"),
         ({"models": [{**ONE, "aliases": ["g*t"]}]}, "models.0.aliases: 'g*t' must be a name, with"),
         ({"models": [{**ONE, "aliases": [""]}]}, "models.0.aliases: '' must be a name"),
         ({"model_aliases": {"g*t": "demo"}}, "model_aliases: 'g*t' must be a name"),

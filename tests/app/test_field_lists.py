@@ -228,7 +228,7 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
         [name] = other
         where = {"reasoning_effort": ".effort", "format": ".format"}[name]
         assert refused.status_code == 400 and f"{name} and " in refused.text, refused.text
-        assert f"{where} are one parameter, and differ" in refused.text
+        assert f"{where} are the same parameter, but differ" in refused.text
     wrong = client.post(url, json={**least(url), "reasoning_effort": "much"})
     assert wrong.status_code == 400 and "reasoning_effort: " in wrong.text
 

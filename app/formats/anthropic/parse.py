@@ -173,7 +173,7 @@ class MessagesBody(HowToThink):
         last = len(self.messages) - 1
         if has_calls(self.messages[last]):
             where = f"messages.{last}"
-            raise BadRequest(f"{where}: results of its calls must follow", where)
+            raise BadRequest(f"{where}: the results of its calls must follow", where)
 
     def chat(self, variables: Set[str], has_thoughts: bool) -> Chat:
         """The request as a chat. Raises BadRequest.

@@ -171,7 +171,7 @@ def _refuse_placeholders(prompt: object) -> None:
     if isinstance(prompt, str) and (found := _PLACEHOLDER.search(prompt)):
         raise BadRequest(
             f"replace_instruct_placeholders: the prompt has {found[0]}, which the client must"
-            " replace by the model's own tags",
+            " replace with the model's own tags",
             "replace_instruct_placeholders",
         )
 

@@ -144,7 +144,7 @@ def _keep(request: OllamaBody, name: str) -> None:
 def _unload(request: OllamaBody) -> flask.Response:
     if not is_operator(flask.request):
         raise werkzeug.exceptions.Forbidden(
-            "only an admin's API key, or without keys a process of the server's own machine, may"
+            "only an admin's API key (or, without keys, a process on the server's own machine) may"
             " unload a model"
         )
     model = services().models.get(request.model)

@@ -200,7 +200,7 @@ class GenerateRequest(OllamaBody):
             raise BadRequest("suffix: can't be given with raw", "suffix")
         for name in ("system", "context"):
             if getattr(self, name):
-                raise BadRequest(f"{name}: {why} can't be given with it", name)
+                raise BadRequest(f"{name}: can't be given with {why}", name)
         if self.raw and not self.prompt:
             raise BadRequest("prompt: must not be empty with raw", "prompt")
         for name in self.model_fields_set.intersection(_OF_CHATS):

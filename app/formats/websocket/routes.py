@@ -40,7 +40,7 @@ def _admit() -> None:
     environ = flask.request.environ
     name = next((n for n in ("gunicorn.socket", "werkzeug.socket") if n in environ), None)
     if name is None:
-        raise werkzeug.exceptions.NotImplemented("the server under this one shows no socket")
+        raise werkzeug.exceptions.NotImplemented("the WSGI server exposes no socket")
     models = services().models
     if models.is_over or models.served().load == "start":
         models.get().check_room(0)

@@ -167,7 +167,7 @@ class Session:
         """Cancels a generation. Its end follows as an event."""
         running = self._running.get(identifier)
         if running is None:
-            raise BadRequest(f"id {identifier!r} is not at work", "id", "unknown_id")
+            raise BadRequest(f"id {identifier!r} has no running generation", "id", "unknown_id")
         running.model.cancel(running.identifier)
 
     def _forward(self, identifier: parse.Identifier) -> None:

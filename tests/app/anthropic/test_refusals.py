@@ -25,10 +25,10 @@ def blocks(*contents, role="user"):
         ({"messages": ["x"]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "user"}]}, "missing parameter: messages.0.content"),
-        (blocks(CALL, role="assistant"), "messages.0: results of its calls must follow"),
+        (blocks(CALL, role="assistant"), "messages.0: the results of its calls must follow"),
         (
             blocks({"type": "text", "text": "x"}, CALL, role="assistant"),
-            "messages.0: results of its calls must follow",
+            "messages.0: the results of its calls must follow",
         ),
         (blocks(CALL), "messages.0.content.0: must be a block of type"),
         ({"messages": USER * 2049}, "messages: must be at most 2048"),
@@ -49,7 +49,7 @@ def blocks(*contents, role="user"):
         ({"stop_sequences": 5}, "stop_sequences"),
         ({"temperature": 9}, "temperature"),
         ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two have the name add"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two tools have the name add"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice: name is only for type"),
         (

@@ -174,7 +174,7 @@ def test_a_server_that_is_lost_amid_the_text_is_an_error(upstream, make_remote, 
 def test_a_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote):
     stream = make_remote(frozen().url, heartbeat=0.05).switchyard.stream("x")
     assert next(stream) == "a"
-    with pytest.raises(engine.Closed, match="has said nothing"):
+    with pytest.raises(engine.Closed, match="has sent nothing"):
         next(stream)
 
 

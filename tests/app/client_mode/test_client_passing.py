@@ -24,7 +24,7 @@ def test_a_passed_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remo
     answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
     pieces = iter(answer.response)
     assert b'"a"' in next(pieces)
-    with pytest.raises(engine.Closed, match="has said nothing"):
+    with pytest.raises(engine.Closed, match="has sent nothing"):
         next(pieces)
 
 
