@@ -1,4 +1,4 @@
-"""All settings of the server, read once at the start from switchyard.toml and the environment."""
+"""All settings of the server, read once at startup from switchyard.toml and the environment."""
 
 import difflib
 import re
@@ -39,8 +39,8 @@ WireFormat = Literal[
 
 
 class Settings(OperationSettings, TableSettings):
-    """All settings. Each can be set in switchyard.toml under its name, or in the environment as
-    SWITCHYARD_NAME.
+    """All settings. Each setting can be given in switchyard.toml under its name, or in the
+    environment as SWITCHYARD_NAME.
     """
 
     model_config = pydantic_settings.SettingsConfigDict(

@@ -155,7 +155,7 @@ class ModelSettings(pydantic.BaseModel):
 
 
 class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
-    """The settings of the one model, or the defaults of all models."""
+    """The settings of a single model, or the defaults of all models."""
 
     # Where settings stand that came from neither the file nor a variable.
     _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
@@ -166,7 +166,9 @@ class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
         return self
 
     def engine_config(self) -> engine.ModelConfig:
-        """Like `to_config`. Raises engine.ModelError, which says where the wrong setting is."""
+        """Like `to_config`. Raises engine.ModelError, which says where the wrong setting is
+        written.
+        """
         try:
             return self.to_config()
         except engine.ModelError as error:

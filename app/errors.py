@@ -183,8 +183,8 @@ _NUMBERS = re.compile(
 
 
 def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
-    """The error for a message. It includes the numbers if the message has the form that `_too_long`
-    and other servers write.
+    """The error for a message. The error includes the numbers if the message has the form that
+    `_too_long` and other servers use.
     """
     found = _NUMBERS.match(message)
     if found is None:
@@ -216,7 +216,9 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
-    """Makes an application or blueprint answer each error with the response of `describe`."""
+    """Makes an application or blueprint answer each error with the response that `describe`
+    returns.
+    """
     handler = functools.partial(respond, describe)
     # An application's handler of a code comes before a blueprint's handler of Exception.
     for code in werkzeug.exceptions.default_exceptions:

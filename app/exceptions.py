@@ -19,7 +19,7 @@ from switchyard.errors import SwitchyardError
 class BadRequest(SwitchyardError):
     """The request can't be understood or honoured.
 
-    `param`: the parameter that caused the error. `details`: additions of a wire format to the
+    `param`: the parameter that caused the error. `details`: a wire format's additions to the
     message.
     """
 

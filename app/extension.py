@@ -31,7 +31,7 @@ class Switchyard:
     """Adds the API to a Flask application, and lets the application's views use the model.
 
     The model is loaded at the first request for text, or by `start`, so the process may fork before
-    then. Applications of one process with the same configuration share the model. A setting is
+    then. Applications in one process that have the same configuration share the model. A setting is
     taken from the first of these that has it: arguments, `app.config` (as SWITCHYARD_MODEL), the
     environment, switchyard.toml.
 
@@ -106,7 +106,7 @@ class Switchyard:
     def close(self, drain: float | None = None) -> bool:
         """Releases the models, unless another application of the process uses them.
 
-        Waits for the models' jobs, for `drain` seconds at most; the default is the setting `grace`.
+        Waits for the models' jobs, at most `drain` seconds; the default is the setting `grace`.
         Requests are refused until the next `start`. Returns whether everything was released.
         """
         return self._host().close(drain)
@@ -130,8 +130,8 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> Result:
-        """A completion of `prompt`, or the answer to `messages`. `parameters` are those of
-        requests. Waits for the model to load and for the whole text. Raises BadRequest or
+        """A completion of `prompt`, or the answer to `messages`. `parameters`: the parameters of a
+        request. Waits for the model to load and for the whole text. Raises BadRequest or
         engine.Rejected for a wrong parameter, engine.Refused if there is no room, engine.Failure
         for a failed generation, TimedOut, and ClientGone if the client of the current request has
         left.
@@ -167,7 +167,7 @@ class Switchyard:
 
         `parameters`: with `messages`, those of a chat, such as `chat_template_kwargs`; with
         `prompt`, only `model`. Works while the model loads. Raises BadRequest, engine.Rejected,
-        engine.ModelNotFound; in client mode, also what `generate` raises.
+        engine.ModelNotFound; in client mode, also the exceptions of `generate`.
         """
         return self._host().count(asked(prompt, messages, parameters))
 

@@ -86,7 +86,7 @@ class Prompts:
 
     @property
     def has_thoughts(self) -> bool:
-        """Whether the chat template has the tags that the settings name as those of thoughts."""
+        """Whether the chat template contains the tags that the settings define for thoughts."""
         return all(self._tags) and self._tags.start in self._template.source
 
     def max_calls(self, request: Chat) -> int | None:
@@ -106,8 +106,8 @@ class Prompts:
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
     def prepare(self, request: Chat) -> Prompt:
-        """The prompt of a request. Raises InvalidJob, PromptTooLong, and what
-        `Engine.check_room` raises.
+        """The prompt of a request. Raises InvalidJob, PromptTooLong, and the exceptions of
+        `Engine.check_room`.
         """
         model = self._model
         num_characters = sum(map(len, _texts(request)))

@@ -1,4 +1,4 @@
-"""The parameters of a chat request, in OpenAI's form. Requests of other chat formats are converted
+"""The parameters of a chat request, in OpenAI's form. Requests in other chat formats are converted
 to this form.
 """
 

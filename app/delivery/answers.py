@@ -31,7 +31,7 @@ CLAIM = "switchyard.claim"  # in the environ of a request with one
 
 
 class WholeWriter:
-    """Writes an answer that isn't streamed. Its body is a single frame."""
+    """Writes an answer that isn't streamed. The answer's body is a single frame."""
 
     mimetype = "application/json"
     is_streamed = False
@@ -94,8 +94,8 @@ class Answers:
         """A streamed response, which continues until the jobs have ended.
 
         Waits for the first frame, so that a job that fails immediately gets the status of its
-        error. Waits for one heartbeat at most, because by then the client must see that it is being
-        served. Raises the job's error, ClientGone or TimedOut.
+        error. Waits for at most one heartbeat interval, because by then the client must see that it
+        is being served. Raises the job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
         identifier = submitted.identifier if keep else None
@@ -105,7 +105,8 @@ class Answers:
     def resume(self, identifier: str, position: int) -> flask.Response:
         """The rest of a kept stream, after its first `position` frames; 204 if nothing is left.
 
-        Raises werkzeug's 404 if this client has no such stream, and BadRequest.
+        Raises werkzeug's 404 if this client has no such stream, and BadRequest if the stream has no
+        such frame.
         """
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
@@ -125,8 +126,8 @@ class Answers:
     def resume_or_answer(self, view: Callable[[], flask.Response]) -> flask.Response:
         """The response to the current request.
 
-        With Last-Event-ID: the rest of that stream. With an Idempotency-Key: the answer of the
-        first request with the key. Otherwise: what `view` returns.
+        With Last-Event-ID, this is the rest of that stream; with an Idempotency-Key, the answer to
+        the first request with the key; otherwise, what `view` returns.
         """
         if (event := event_position()) is not None:
             self._read_body()

@@ -60,7 +60,8 @@ def media_types(body: Any) -> dict[str, Any]:
 def choose_framing(accept: MIMEAccept) -> Framing:
     """Server-sent events, unless the Accept header ranks another framing above them and JSON.
 
-    Many clients send `application/json, text/plain, */*` by default, without meaning a preference.
+    Many clients send `application/json, text/plain, */*` by default, without expressing a
+    preference.
     """
     best = max(JSON_LINES, PLAIN_TEXT, key=lambda framing: accept.quality(framing.mimetype))
     if accept.quality(best.mimetype) > max(

@@ -14,7 +14,7 @@ PROBE = 0.1  # seconds between writes to a client that may have left
 
 
 class Output:
-    """The body of one answer in pieces: frames as they come, and heartbeats between them.
+    """The body of one answer in pieces: frames as they arrive, and heartbeats between them.
 
     The caller closes it.
     """
@@ -54,7 +54,7 @@ class Output:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has text. After that, its thread waits only for more text."""
+        """Whether the answer has text. After that, the writing thread waits only for more text."""
         return self._transcript.has_begun
 
     @property

@@ -1,5 +1,5 @@
-"""Reads the events of a request's jobs, and keeps the request's deadlines. Runs on request threads
-and the sender's thread.
+"""Reads the events of a request's jobs, and enforces the request's deadlines. Runs on request
+threads and the sender's thread.
 """
 
 import logging
@@ -28,7 +28,7 @@ def deadlines(
     queue: float, first_token: float, total: float, since: float | None = None
 ) -> Deadlines:
     """The deadlines of one request. Limits are in seconds; 0 means no limit. `since`: the monotonic
-    time at which the limits begin; None: now.
+    time from which the limits count; None means now.
     """
     if since is None:
         since = time.monotonic()
@@ -71,7 +71,7 @@ class Submitted:
 class Reader:
     """Takes the events of a stream, and enforces its deadlines.
 
-    Until the first job starts, it adds an event whenever a waiting job moves in the queue.
+    Until the first job starts, the reader adds an event whenever a waiting job moves in the queue.
     """
 
     __slots__ = (

@@ -48,7 +48,7 @@ def receive(
     gate: Gate,
     read: Callable[[bytes], dict[str, Any]] = parse_json,
 ) -> Request:
-    """The parsed body of the current request. `read` parses its bytes.
+    """The parsed body of the current request. `read` parses the body's bytes.
 
     Limits how slowly the client may send and read. The request is inside the gate from now on,
     until `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut,
@@ -138,7 +138,7 @@ def submit(
     """Submits the jobs of a request: `num_jobs` for each prompt, with `identifiers` in order.
 
     `fit` adapts each job. `wake` is passed to the stream. `account` is used if the current request
-    has no account. Raises BadRequest, and what `Engine.submit` raises.
+    has no account. Raises BadRequest, and the exceptions of `Engine.submit`.
     """
     if request.timeout and settings.total_timeout and request.timeout > settings.total_timeout:
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""Times and rates of a request's stages, by llama.cpp's names. Pure except for the clock."""
+"""Times and rates of a request's stages, under llama.cpp's names. Pure except for the clock."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ class Writer(Protocol):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether frames are sent as they come. Otherwise the body is sent whole."""
+        """Whether frames are sent as they arrive. Otherwise the body is sent whole."""
 
     @property
     def heartbeat(self) -> bytes:

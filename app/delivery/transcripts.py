@@ -1,4 +1,4 @@
-"""The kept transcripts, by response and by Idempotency-Key. Request threads."""
+"""The kept transcripts, keyed by response and by Idempotency-Key. Request threads."""
 
 import threading
 import time
@@ -60,7 +60,7 @@ class Transcripts:
             claim.settled.set()
 
     def find(self, identifier: str, owner: str) -> KeptTranscript | None:
-        """A kept stream with numbered frames of this owner, by the response's identifier."""
+        """Finds this owner's kept stream with numbered frames by the response's identifier."""
         with self._lock:
             self._forget_old()
             kept = self._kept.get(identifier)
@@ -71,7 +71,7 @@ class Transcripts:
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
         """The claim on a key, and whether it is new. The caller settles a new claim.
 
-        Raises werkzeug's 422 if another request came with the key.
+        Raises werkzeug's 422 if a different request has used the key.
         """
         with self._lock:
             self._forget_old()

@@ -63,8 +63,8 @@ def answer_chat(
     """Answers a chat. `identifier`: the identifier of the response. Raises the same exceptions as
     `answer`.
 
-    `make_render` gets the prompt's tokens, and the choices by the identifiers of their jobs.
-    `before`: a function that adds tokens before those of the prompt.
+    `make_render` receives the prompt's tokens, and the choices, keyed by the identifiers of their
+    jobs. `before`: a function that adds tokens before those of the prompt.
     """
     model = model_of(chat.model)
 

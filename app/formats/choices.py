@@ -1,4 +1,4 @@
-"""The base of renders for answers with several choices. Pure."""
+"""The base class of renders for answers with several choices. Pure."""
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence

@@ -134,7 +134,7 @@ class Local:
             self._start_once()
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """Like `Switchyard.stream`. `body`: that of an equivalent request."""
+        """Like `Switchyard.stream`. `body`: the body of an equivalent request."""
         self._start_once()
         self._wait_until_loaded()
         with self._context():
@@ -147,7 +147,7 @@ class Local:
             return TextStream(LocalSource(submitted, account))
 
     def count(self, body: dict[str, Any]) -> int:
-        """Like `Switchyard.count`. `body`: that of an equivalent request."""
+        """Like `Switchyard.count`. `body`: the body of an equivalent request."""
         with (
             self._context(),
             generation.inside(services().gate, _length_of(body), services().settings),

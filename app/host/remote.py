@@ -115,13 +115,13 @@ class Remote:
         return True
 
     def stream(self, body: dict[str, Any], is_patient: bool) -> TextStream:
-        """Like `Switchyard.stream`. `body`: that of an equivalent request."""
+        """Like `Switchyard.stream`. `body`: the body of an equivalent request."""
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         more = {"stream": True, "stream_options": {"include_usage": True}}
         return TextStream(RemoteSource(self._answer(path, {**body, **more})))
 
     def count(self, body: dict[str, Any]) -> int:
-        """Like `Switchyard.count`. `body`: that of an equivalent request."""
+        """Like `Switchyard.count`. `body`: the body of an equivalent request."""
         answer = self._answer("/tokenize", body)
         try:
             return int(json.loads(answer.read_all(MAX_COUNTED))["count"])

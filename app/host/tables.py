@@ -65,7 +65,7 @@ class Tables:
     ) -> SharedModels:
         """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
 
-        `ledger`: closed after the models at the process's end. Raises RuntimeError in a forked
+        `ledger`: closed after the models when the process ends. Raises RuntimeError in a forked
         process, and engine.ModelError, including if torch is missing.
         """
         with self._lock:

@@ -106,7 +106,7 @@ class KeyTable:
 
 
 def digest_of(key: bytes) -> str:
-    """The SHA-256 of a key. No slow hash is needed, because keys are random, of 256 bits."""
+    """The SHA-256 of a key. No slow hash is needed, because keys are 256 random bits."""
     return hashlib.sha256(key).hexdigest()
 
 
@@ -176,7 +176,7 @@ def parse_keys(
 def blocks(text: str) -> list[str]:
     """The text of a file in blocks: the head, then each entry from its `[[keys]]` to the next.
 
-    Joined, the blocks give the text. A file with multi-line strings is a single block.
+    Joining the blocks gives the text. A file with multi-line strings is a single block.
     """
     return [text] if _MULTILINE.search(text) else _BEGIN.split(text)
 

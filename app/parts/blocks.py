@@ -27,7 +27,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockOpened:
-    """An empty block has begun. `block` grows afterwards, perhaps before a reader sees this."""
+    """An empty block has begun. `block` grows afterwards, perhaps before a reader gets this."""
 
     block: Block
 
@@ -47,7 +47,7 @@ Step = BlockOpened | BlockGrown | BlockClosed
 
 
 class Blocks:
-    """The blocks of one answer, built as its parts arrive. At most one is open: the last."""
+    """The blocks of one answer, built as its parts arrive. At most the last block is open."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []

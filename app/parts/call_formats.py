@@ -1,6 +1,6 @@
-"""The syntax of tool calls in models' output: formats with names, and formats made from given
-texts. Patterns are for the module `regex`, whose partial matches show whether more text could
-complete a match. A pattern must therefore match no text that is the beginning of a longer match.
+"""The syntax of tool calls in models' output: named formats, and formats made from given texts.
+Patterns are for the module `regex`, whose partial matches show whether more text could complete a
+match. A pattern must therefore match no text that is the beginning of a longer match.
 """
 
 import functools

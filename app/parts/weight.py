@@ -12,7 +12,7 @@ SCHEMA = 24
 
 def weigh(size: int) -> None:
     """Reports that the current request's input is as much work as an input of `size` bytes. Waits
-    until the gate has room for so much work. Raises the same exceptions as `Gate.enter`. Does
+    until the gate has room for that much work. Raises the same exceptions as `Gate.enter`. Does
     nothing outside a request.
     """
     enter = flask.g.get(WEIGH) if flask.has_app_context() else None

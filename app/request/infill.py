@@ -14,8 +14,8 @@ _NAME = "filename\n"  # as in llama.cpp, of the file with the gap
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:
     """The tokens of a prompt with a gap, and the tokens that end its middle.
 
-    `max_tokens`: maximum number of tokens of the prompt. `param`: the request's name of the suffix.
-    Raises BadRequest for a model of an unknown family, and PromptTooLong.
+    `max_tokens`: the maximum number of tokens in the prompt. `param`: the request's name for the
+    suffix. Raises BadRequest for a model of an unknown family, and PromptTooLong.
     """
     form = next((form for form in FORMS if _has(tokenizer, form.tokens)), None)
     if form is None:

@@ -27,7 +27,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The tokens of one family.
+    """The tokens of one family of models.
 
     `tokens`: the first is put before the prefix, the second before the suffix, and a third after
     both. With `suffix_first`: the first before the suffix, the second before the prefix. `ends`:

@@ -8,7 +8,7 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt, and tokens that end its generation besides the model's own."""
+    """A prompt, and tokens that end its generation besides the model's own end tokens."""
 
     token_ids: tuple[int, ...]
     ends: tuple[int, ...] = ()

@@ -279,8 +279,8 @@ class Sampled(Parameters):
     def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
         """`job` with the parameters that need a tokenizer, such as `banned_strings`.
 
-        `limit`: maximum number of tokens of the negative prompt. Raises Rejected, which names the
-        parameter.
+        `limit`: the maximum number of tokens in the negative prompt. Raises Rejected, which names
+        the parameter.
         """
         more: dict[str, Any] = {}
         if self.dry_multiplier:

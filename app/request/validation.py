@@ -100,7 +100,7 @@ Off = Annotated[Literal[False], BeforeValidator(_off)]
 
 
 class Parameters(BaseModel):
-    """The body of a request. Strict: a string is not a number."""
+    """The body of a request. Validation is strict: a string is not accepted as a number."""
 
     model_config = Finite
 

@@ -79,7 +79,7 @@ def unload_model_by_router() -> flask.Response:
 @blueprint.get("/sse")
 @declares({200: None}, streams={EVENTS: StatusEvent}, who="operator")
 def watch_models() -> flask.Response:
-    """The state of each model, and each change of it, as llama.cpp's router reports them."""
+    """The state of each model, and each change of state, as llama.cpp's router reports them."""
     check_operator()
     if not _watchers.acquire(blocking=False):
         raise engine.Full(

@@ -81,7 +81,7 @@ def _queue(of: Services) -> list[Waiting]:
 
 
 class View:
-    """One viewer's stream: a frame a second. Used by the thread that writes to it."""
+    """One viewer's stream: a frame per second. Used by the thread that writes the stream."""
 
     __slots__ = ("_frame", "_is_allowed", "_second", "client", "is_finished")
 
@@ -107,7 +107,7 @@ class View:
         return b""
 
     def take(self, now: float) -> bytes | None:
-        """The frame of a new second; None within the same second."""
+        """The frame of a new second; None if the current second's frame has been taken."""
         second = math.floor(now)
         if self.is_finished or second <= self._second:
             return None

@@ -29,8 +29,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
     """The traits of a template, and the error message if the template can't render any
     conversation.
 
-    `render` renders messages, and may raise anything. `source`: the template's text, which shows
-    the format of calls even if the template writes no calls.
+    `render` renders messages, and may raise anything. `source`: the template's text, which may show
+    the format of calls even if the template renders no calls.
     """
     fault = _fault(render, [_USER])
     if isinstance(fault, TooMuch):  # further conversations would take as long

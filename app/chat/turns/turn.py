@@ -35,7 +35,7 @@ class Turn:
 
     @property
     def num_bytes(self) -> int:
-        """The memory of this turn, without the turns that it continues."""
+        """The memory that this turn takes, without the turns that it continues."""
         return OVERHEAD + len(self.body) + sum(map(len, self.messages))
 
     def conversation(self) -> list[dict[str, Any]]:

@@ -278,13 +278,13 @@ class MessageRequest(MessagesBody, Generation):
 
 
 def message(body: dict[str, Any]) -> MessageRequest:
-    """The request for a message, from its JSON body. Raises BadRequest."""
+    """Parses the request for a message from its JSON body. Raises BadRequest."""
     return validate(MessageRequest, body)
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """A request to count tokens. It accepts all parameters of a message; the answer lists those
-    that have no effect on the count. Raises BadRequest.
+    """Parses a request to count tokens. The request accepts all parameters of a message; the answer
+    lists those that have no effect on the count. Raises BadRequest.
     """
     others = known_by(MessageRequest) - known_by(MessagesBody)
     for name in body.keys() & others:

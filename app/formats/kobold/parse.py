@@ -246,7 +246,7 @@ class DecodeTokens(Parameters):
 
 
 def kobold_stream(body: dict[str, Any]) -> KoboldStream:
-    """A streamed request, from its JSON body. Raises BadRequest."""
+    """Parses a streamed request from its JSON body. Raises BadRequest."""
     return validate(KoboldStream, body)
 
 
@@ -261,7 +261,7 @@ def is_textgen(body: dict[str, Any]) -> bool:
 
 
 def generate(body: dict[str, Any]) -> Kobold | Textgen:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     if is_textgen(body):
         return validate(Textgen, body)
     return validate(Kobold, body)

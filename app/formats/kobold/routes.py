@@ -156,7 +156,7 @@ def true_max_context_length() -> flask.Response:
 @blueprint.get("/api/v1/config/max_length")
 @declares({200: Number})
 def max_length() -> flask.Response:
-    """The default limit of new tokens."""
+    """The default limit on new tokens."""
     limit = services().models.get().config.default_max_tokens
     return json_response({"value": limit or parse.USUAL_MAX_TOKENS})
 

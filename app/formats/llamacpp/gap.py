@@ -43,5 +43,5 @@ class Infill(LlamaCppOptions):
 
 
 def gap(body: dict[str, Any]) -> Infill:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     return validate(Infill, body)

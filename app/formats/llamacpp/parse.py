@@ -190,7 +190,7 @@ class LlamaCpp(LlamaCppOptions):
 
 
 def completion(body: dict[str, Any]) -> LlamaCpp:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     return validate(LlamaCpp, body)
 
 

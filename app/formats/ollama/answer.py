@@ -34,7 +34,7 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model. A tag that the configuration doesn't have is removed."""
+    """The name of a model, without a tag that the configuration doesn't have."""
     if name is None or not name.endswith(LATEST):
         return name
     try:
@@ -167,7 +167,7 @@ def _done(
 
 
 def one_line(body: dict[str, Any], is_streamed: bool) -> flask.Response:
-    """A response with a single body, which is the whole answer whether it is streamed or not."""
+    """A response with a single body, which is the whole answer, whether or not it is streamed."""
     if not is_streamed:
         return json_response(body)
     return flask.Response(dumps(body) + b"\n", mimetype=JSON_LINES.mimetype)

@@ -56,13 +56,13 @@ class OllamaAnswer(TypedDict):
 
 
 class OllamaChatBody(OllamaEnd):
-    """A whole answer, or one line of a stream. The last has `done: true`."""
+    """A whole answer, or one line of a stream. The last line has `done: true`."""
 
     message: OllamaAnswer
 
 
 class OllamaGenerateBody(OllamaEnd):
-    """A whole answer, or one line of a stream. The last has `done: true`."""
+    """A whole answer, or one line of a stream. The last line has `done: true`."""
 
     response: str
     thinking: NotRequired[str]

@@ -10,8 +10,8 @@ DURATION = rf"^[+-]?(?:{_NUMBER}|(?:{_NUMBER}(?:{_UNIT}))+)$"
 
 
 def seconds(value: Any) -> Any:
-    """The seconds in a duration such as `1h30m`, or in a text with a number of seconds. Values that
-    aren't text are returned unchanged. Raises ValueError for any other text.
+    """The seconds in a duration such as `1h30m`, or in a string that gives a number of seconds.
+    Values that aren't strings are returned unchanged. Raises ValueError for any other string.
     """
     if not isinstance(value, str):
         return value

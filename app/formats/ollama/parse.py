@@ -247,10 +247,10 @@ def _read(kind: type[Kind], body: dict[str, Any]) -> Kind:
 
 
 def chat(body: dict[str, Any]) -> ChatRequest:
-    """The request for a chat, from its JSON body. Raises BadRequest."""
+    """Parses the request for a chat from its JSON body. Raises BadRequest."""
     return _read(ChatRequest, body)
 
 
 def generate(body: dict[str, Any]) -> GenerateRequest:
-    """The request for a generation, from its JSON body. Raises BadRequest."""
+    """Parses the request for a generation from its JSON body. Raises BadRequest."""
     return _read(GenerateRequest, body)

@@ -160,14 +160,14 @@ def ollama_push() -> flask.Response:
 @blueprint.post("/create")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_create() -> flask.Response:
-    """Not supported: models are directories, which the configuration names."""
+    """Not supported: models are directories that the configuration names."""
     _refuse("creates no models: name a directory in its configuration, or POST /admin/models/NAME")
 
 
 @blueprint.post("/copy")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_copy() -> flask.Response:
-    """Not supported: another name for a model is an alias."""
+    """Not supported: to give a model another name, define an alias."""
     _refuse("copies no models: PUT /admin/aliases/NAME gives a model another name")
 
 
@@ -181,7 +181,7 @@ def ollama_delete() -> flask.Response:
 @blueprint.post("/blobs/<digest>")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_blob(digest: str) -> flask.Response:
-    """Not supported: models are directories, which the configuration names."""
+    """Not supported: models are directories that the configuration names."""
     _refuse("takes no files: put the model's files where its configuration says")
 
 

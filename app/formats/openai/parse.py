@@ -120,5 +120,5 @@ class Completion(Scored):
 
 
 def completion(body: dict[str, Any]) -> Completion:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     return validate(Completion, body)

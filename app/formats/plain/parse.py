@@ -12,5 +12,5 @@ class Generate(OneText):
 
 
 def generate(body: dict[str, Any]) -> Generate:
-    """A request from its parameters. Raises BadRequest."""
+    """Parses a request from its parameters. Raises BadRequest."""
     return validate(Generate, body)

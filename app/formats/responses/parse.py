@@ -246,7 +246,7 @@ class ResponseRequest(Generation, HowToThink):
             return validate(ResponsesChat, values).said_as(self)
 
     def echo(self) -> dict[str, Any]:
-        """The members of the answer that repeat the request, except `store`."""
+        """The members of the answer that repeat parameters of the request, except `store`."""
         return {
             "background": False,
             "instructions": self.instructions,
@@ -274,7 +274,7 @@ class ResponseRequest(Generation, HowToThink):
 
 
 def response(body: dict[str, Any]) -> ResponseRequest:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     return validate(ResponseRequest, body)
 
 

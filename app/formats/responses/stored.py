@@ -31,7 +31,7 @@ class StoredConversation:
     """The conversation of one request: the stored messages, and those that the request adds."""
 
     def __init__(self, request: ResponseRequest, here: Services) -> None:
-        """Raises NotStored, BadRequest, and what `submit.enter` raises."""
+        """Raises NotStored, BadRequest, and the exceptions of `submit.enter`."""
         self._store = here.stored
         self._previous = _previous(request, here)
         self._added = request.messages()

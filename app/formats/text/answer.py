@@ -23,7 +23,7 @@ def answer_text(
     framing: Framing | None,
 ) -> flask.Response:
     """The response. `framing`: the framing of a stream; None for a whole answer. Raises BadRequest,
-    and what `answer` raises.
+    and the exceptions of `answer`.
     """
     if framing is not None and request.n > 1:
         raise BadRequest("a stream has room for one choice only", request.names["n"])

@@ -1,4 +1,4 @@
-"""The base of renders for one text prompt. Pure."""
+"""The base class of renders for one text prompt. Pure."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from switchyard.app.formats.choices import ChoicesRender
 
 
 class TextRender(ChoicesRender):
-    """The base of the plain formats' renders. A stream has one choice."""
+    """The base class of the plain formats' renders. A stream has one choice."""
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for event in events:

@@ -36,7 +36,7 @@ class TextRequest(Generation):
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """The number of characters of all prompts; a token id counts for 4."""
+        """The number of characters of all prompts; a token id counts as 4."""
 
     @abc.abstractmethod
     def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:

@@ -71,7 +71,7 @@ Tokenize = TokenizeContent | TokenizePrompt | TokenizeChat
 
 
 def tokenize(body: dict[str, Any]) -> Tokenize:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     if body.get("messages") is not None:
         return validate(TokenizeChat, body)
     if body.get("prompt") is not None:
@@ -80,5 +80,5 @@ def tokenize(body: dict[str, Any]) -> Tokenize:
 
 
 def detokenize(body: dict[str, Any]) -> Detokenize:
-    """A request from its JSON body. Raises BadRequest."""
+    """Parses a request from its JSON body. Raises BadRequest."""
     return validate(Detokenize, body)

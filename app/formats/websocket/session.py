@@ -1,4 +1,4 @@
-"""The session of one WebSocket, with all its generations. Runs on its request thread."""
+"""The session of one WebSocket, with all its generations. Runs on its own request thread."""
 
 import itertools
 import logging
