@@ -323,7 +323,7 @@ class TableSettings(EngineSettings):
         return own | self.model_aliases
 
     def directories(self) -> dict[str, str]:
-        """The paths of the models in `models_dir`, by name."""
+        """The paths of the models in `models_dir`, keyed by name."""
         if not self.models_dir:
             return {}
         root = pathlib.Path(self.models_dir)

@@ -202,7 +202,7 @@ def max_new_tokens(
     settings: Settings,
     most: int | None = None,
 ) -> int:
-    """The limit of new tokens for a prompt of `prompt_tokens`.
+    """The limit on new tokens for a prompt of `prompt_tokens` tokens.
 
     This is the request's own limit if it sets one, otherwise the default. If `clamp_max_tokens` is
     on, a limit beyond the context is reduced, and the answer names the parameter. `most`: the API

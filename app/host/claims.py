@@ -1,4 +1,4 @@
-"""Claims of processes on models, which allow a warning if two processes of a user have loaded the
+"""Claims of processes on models, which allow a warning if two processes of one user have loaded the
 same model.
 """
 

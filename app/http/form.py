@@ -23,14 +23,14 @@ FALSE = frozenset(("false", "off", "no"))
 
 
 def parse_form(kind: type[Parameters], data: bytes) -> dict[str, Any]:
-    """The values of a form in the current request's body, by parameter. Raises BadRequest."""
+    """The values of a form in the current request's body, keyed by parameter. Raises BadRequest."""
     if flask.request.mimetype == "multipart/form-data":
         return _values(kind, _parts(data, flask.request.mimetype_params.get("boundary", "")))
     return _values(kind, _pairs(data, "invalid_body"))
 
 
 def read_query(kind: type[Parameters]) -> dict[str, Any]:
-    """The values of the current request's query string, by parameter. Raises BadRequest."""
+    """The values of the current request's query string, keyed by parameter. Raises BadRequest."""
     return _values(kind, _pairs(flask.request.query_string, "invalid_query"))
 
 

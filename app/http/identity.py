@@ -72,7 +72,7 @@ def owner_of(request: flask.Request) -> str:
 def key_of(request: flask.Request) -> str:
     """The API key of a request: the name of a checked key, else a hash; empty without a key.
 
-    It is a hash, because a key must not get into a log.
+    An unchecked key is hashed, because a key must not get into a log.
     """
     if (caller := caller_of(request)) is not None:
         return f"key:{caller.name}"
@@ -84,8 +84,9 @@ def key_of(request: flask.Request) -> str:
 def is_operator(request: flask.Request) -> bool:
     """Whether a request has an operator's rights.
 
-    With API keys: the key's role is admin. Without: the request comes from a process on the
-    server's own machine. Headers of a proxy, or a browser's `Origin`, show that it is not.
+    With API keys, the key's role must be admin. Without API keys, the request must come from a
+    process on the server's own machine; headers of a proxy, or a browser's `Origin`, show that it
+    does not.
     """
     if (caller := caller_of(request)) is not None:
         return caller.is_admin

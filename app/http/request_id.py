@@ -15,7 +15,7 @@ def request_id() -> str:
     """The id of the current request: the client's `X-Request-Id` if it is valid, otherwise a new
     one.
 
-    Empty outside a request. Clients may reuse ids, so no table uses an id as its key.
+    Empty outside a request. Clients may reuse ids, so no table uses a request id as its key.
     """
     if not flask.has_request_context():
         return ""

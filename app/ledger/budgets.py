@@ -50,8 +50,8 @@ class _Spent:
 
 
 class Budgets:
-    """The budgets of all keys, by name. The budgets are counted in memory; the file is read only
-    once, at the start.
+    """The budgets of all keys, keyed by name. The budgets are counted in memory; the file is read
+    only once, at the start.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""The SQLite file of the ledger: schema, opening, checks, and requests lost with a process."""
+"""The SQLite file of the ledger: schema, opening, checks, and requests lost in a crash."""
 
 import contextlib
 import os

@@ -64,8 +64,8 @@ class LedgerWriter:
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
-        """Waits, for at most `timeout` seconds, until all earlier entries have been written. By
-        then, a removed file has been created again.
+        """Waits at most `timeout` seconds until all earlier entries have been written. By then, a
+        removed file has been created again.
         """
         with self._changed:
             wanted, turns = self._num_taken, self._num_turns
@@ -77,7 +77,7 @@ class LedgerWriter:
             )
 
     def close(self, timeout: float) -> None:
-        """Lets the thread write the last entries and then end. Waits `timeout` seconds at most."""
+        """Lets the thread write the last entries and then end. Waits at most `timeout` seconds."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -80,7 +80,7 @@ def declares(
     who: Who = "user",
     counts: bool = True,
 ) -> Callable[[View], View]:
-    """Declares the contract of a view. Goes below the blueprint's decorator.
+    """Declares the contract of a view. This decorator goes below the blueprint's decorator.
 
     The view's docstring becomes the route's text in the document.
 

@@ -130,8 +130,8 @@ class Account:
         return Account(self._recorders)
 
     def enter(self) -> None:
-        """Counts the request towards its key's quota, and takes one of the key's concurrent places,
-        which the account gives back when it closes. Raises LimitReached.
+        """Counts the request towards its key's quota, and takes one of the key's places for
+        concurrent requests, which the account gives back when it closes. Raises LimitReached.
         """
         assert self.quota is not None
         self.quota.enter()
@@ -202,8 +202,8 @@ class Account:
     # Link's thread
 
     def note(self, used: engine.Used) -> int | None:
-        """Notes a job's use of tokens. Returns how many new tokens it may have; None: any number.
-        May wait briefly for locks.
+        """Notes a job's use of tokens. Returns how many new tokens the job may have; None: any
+        number. May wait briefly for locks.
         """
         before = self.used.get(used.identifier)
         self.used[used.identifier] = used

@@ -1,4 +1,6 @@
-"""The guard before the routes: API keys, roles, limits, accounts. Request threads."""
+"""The guard of the routes, which checks API keys, roles and limits, and keeps accounts. Request
+threads.
+"""
 
 import contextlib
 import math
@@ -99,8 +101,9 @@ class Guard:
     @contextlib.contextmanager
     def generation(self, environ: dict[str, Any]) -> Iterator[Account | None]:
         """An account for one of several generations on a connection, such as a WebSocket. The
-        connection's key is checked again. An error raised inside determines the account's status.
-        Yields None if the application keeps no accounts. Raises Unauthorized, LimitReached.
+        connection's key is checked again. An error raised within this context determines the
+        account's status. Yields None if the application keeps no accounts. Raises Unauthorized,
+        LimitReached.
         """
         of_connection = account_of(environ)
         if of_connection is None:

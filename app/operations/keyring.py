@@ -75,8 +75,8 @@ class Keyring:
         return entry if is_same and is_valid else None
 
     def find_again(self, entry: ApiKey) -> ApiKey | None:
-        """The current entry of a key that was valid before, for long connections. None: the key is
-        no longer valid.
+        """The current entry of a key that was valid before, for long connections. None if the key
+        is no longer valid.
         """
         if self._clock() >= self._next_look:
             self.renew()

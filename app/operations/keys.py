@@ -97,7 +97,7 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of a file, as read once."""
+    """The entries of a file, as of one read."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]
@@ -153,7 +153,7 @@ def parse_keys(
     signature: Signature = (0, 0, 0),
     before: KeyTable | None = None,
 ) -> KeyTable:
-    """The table of a file's text, like `read_keys`. Raises KeysError."""
+    """Parses the text of a file, like `read_keys`. Raises KeysError."""
     entries = _entries(text, before.by_text if before is not None else {})
     by_name: dict[str, ApiKey] = {}
     by_digest: dict[str, ApiKey] = {}

@@ -39,8 +39,8 @@ class BudgetKeeper(Protocol):
 
 
 class Bucket:
-    """A token bucket that fills up within a minute. Its level may fall below 0, from where it
-    recovers. Running requests reserve a part of the level.
+    """A token bucket that fills up within a minute. Its level may fall below 0, and then recovers.
+    Running requests reserve a part of the level.
     """
 
     def __init__(self, size: int, clock: Clock) -> None:
@@ -191,7 +191,7 @@ def reached(key: ApiKey, limit: str, seconds: float) -> LimitReached:
 
 
 class Quotas:
-    """The quotas of all keys that were used, by name. Any thread."""
+    """The quotas of all keys that have been used, keyed by name. Any thread."""
 
     def __init__(self, clock: Clock = time.monotonic, budgets: BudgetKeeper | None = None) -> None:
         self._clock = clock
@@ -218,7 +218,8 @@ class Quotas:
 
 
 def most_tokens(key: ApiKey, num_jobs: int) -> int | None:
-    """The limit of new tokens for each job: the key's limit for a request, divided by the jobs.
+    """The limit on new tokens for each job: the key's limit for a request, divided by the number of
+    jobs.
 
     None without a limit. Raises BadRequest if there are more jobs than tokens.
     """

@@ -21,7 +21,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class KnownCall:
-    """A call that the template was given."""
+    """A call that was given to the template."""
 
     name: str
     arguments: dict[str, Any]
@@ -43,7 +43,8 @@ class _Found:
 
 
 def read_format(one: str, two: str | None, calls: Sequence[KnownCall]) -> CallFormat | None:
-    """The format of calls in what a template writes for the first of `calls`, and for two of them.
+    """The format of calls, as read from what a template writes for the first of `calls` and for two
+    of them.
 
     `two` is None if the template refuses two calls. Returns None if no format can be determined
     from the text.

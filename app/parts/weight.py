@@ -1,6 +1,4 @@
-"""Reports the work that an input causes if it is more than the input's size suggests. Request
-threads.
-"""
+"""Reports inputs that cause more work than their size suggests. Request threads."""
 
 import flask
 

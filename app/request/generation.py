@@ -185,7 +185,8 @@ class Generation(Constrained, Sampled):
             super().check_sampling()
 
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:
-        """The request with the parameters of its preset. Its own parameters take precedence.
+        """The request with the parameters of its preset. The request's own parameters take
+        precedence.
 
         Raises BadRequest if there is no such preset, or its parameters don't fit the others.
         """

@@ -15,7 +15,7 @@ class PromptTokens:
 
 
 def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-    """The prompt as a tuple. Raises PromptTooLong above `max_tokens`."""
+    """The prompt as a tuple. Raises PromptTooLong if it has more than `max_tokens` tokens."""
     if len(token_ids) > max_tokens:
         raise engine.PromptTooLong(
             f"the prompt has {len(token_ids)} tokens, more than the {max_tokens} of the context",

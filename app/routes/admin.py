@@ -29,7 +29,8 @@ def drain() -> flask.Response:
     """
     if not is_operator(flask.request):
         raise werkzeug.exceptions.Forbidden(
-            "only a process on the server's own machine may drain the server"
+            "only an admin's API key (or, without keys, a process on the server's own machine) may"
+            " drain the server"
         )
     terminate = services().terminate
     if terminate is None:

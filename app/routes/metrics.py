@@ -1,4 +1,4 @@
-"""The route of metrics for Prometheus."""
+"""The route that serves metrics for Prometheus."""
 
 import flask
 

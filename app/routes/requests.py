@@ -72,7 +72,7 @@ def cancel_request(identifier: str) -> flask.Response:
     "cancelled".
 
     `identifier` is the `id` of the response, for the client that sent the request. Processes on the
-    server's own machine, and an admin's API key, may also use an `id` of the list.
+    server's own machine, and an admin's API key, may also use an `id` from the list of requests.
     """
     num_cancelled, others = _cancel(identifier, services().models.engines)
     if not num_cancelled:  # jobs of other servers: shared engines must be asked for them

@@ -1,4 +1,4 @@
-"""The route of the server's state: models, queues, rates, memory."""
+"""The route that shows the server's state: models, queues, rates, memory."""
 
 import time
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The route of usage by API key, from the ledger."""
+"""The route that reports usage by API key, from the ledger."""
 
 import csv
 import io

@@ -126,8 +126,8 @@ class View:
 class Viewers:
     """The viewers of one application. A viewer holds no request thread.
 
-    The sender writes to all, on connections that the server has detached. Without a detached
-    connection a viewer gets one frame, and the time after which to reconnect.
+    The sender writes to all viewers, on connections that the server has detached. Without a
+    detached connection a viewer gets one frame, and the time after which to reconnect.
     """
 
     def __init__(self, settings: Settings) -> None:

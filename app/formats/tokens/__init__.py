@@ -1,4 +1,4 @@
-"""Tokenizing, detokenizing and applying the chat template, by llama.cpp's and vLLM's APIs."""
+"""Tokenizing, detokenizing and applying the chat template, with llama.cpp's and vLLM's APIs."""
 
 from switchyard.app.formats.format import Format
 from switchyard.app.formats.tokens.routes import blueprint

@@ -82,7 +82,7 @@ def tokenize() -> flask.Response:
 def detokenize() -> flask.Response:
     """The text of tokens, including special tokens.
 
-    The answer has the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
+    The answer contains the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
     """
     request = generation.receive(parse.detokenize, services().settings, services().gate)
     model = services().models.get(request.model)

@@ -48,7 +48,7 @@ class Envelope(Parameters):
 
 
 def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
-    """The JSON object in a message. `max_bytes`: limit of a body. Raises BadRequest."""
+    """The JSON object in a message. `max_bytes`: the limit on a body's size. Raises BadRequest."""
     if isinstance(data, bytes):
         raise BadRequest("messages are text, not binary", None, "invalid_json")
     check_values(data.encode(), max_bytes)
