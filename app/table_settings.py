@@ -68,7 +68,7 @@ class ClusterSettings(pydantic.BaseModel, extra="forbid"):
         if not os.path.isabs(value):
             raise ValueError(f"{value!r} must be an absolute path")
         if info.field_name == "state_dir" and len(value) > MAX_STATE_DIR:
-            raise ValueError(f"{value!r} has {len(value)} characters; at most {MAX_STATE_DIR}")
+            raise ValueError(f"{value!r} has {len(value)} characters; the limit is {MAX_STATE_DIR}")
         return value.rstrip("/")
 
     @pydantic.model_validator(mode="after")
@@ -239,7 +239,7 @@ class TableSettings(EngineSettings):
     def _fit_together(self) -> Self:
         if self.models and {"model", "name"} & self.model_fields_set:
             raise ValueError(
-                "models: tables [[models]] can't be combined with the setting model or name"
+                "models: [[models]] tables can't be combined with the setting model or name"
             )
         names = [one.model_name for one in self.models]
         called = Counter([*names, *(a for one in self.models for a in one.aliases)])
@@ -249,7 +249,7 @@ class TableSettings(EngineSettings):
                 raise ValueError(f"models: {name!r} is the name or alias of more than one model")
         if self.models and self.default_model is not None and self.default_model not in names:
             raise ValueError(
-                f"default_model: {self.default_model!r} is none of {engine.listed(names)}"
+                f"default_model: {self.default_model!r} is not one of {engine.listed(names)}"
             )
         try:
             engine.check_aliases(self.aliases(), names or [self.model_name])

@@ -24,7 +24,7 @@ class TextPart(Object):
     def _is_text(cls, value: Any) -> Any:
         kind = value.get("type") if isinstance(value, dict) else None
         if isinstance(kind, str) and kind != "text":
-            raise ValueError(f"parts of type {kind[:100]!r} are not supported, only text")
+            raise ValueError(f"parts of type {kind[:100]!r} are not supported; only text is")
         return value
 
 

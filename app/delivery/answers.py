@@ -111,8 +111,8 @@ class Answers:
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
             raise werkzeug.exceptions.NotFound(
-                f"no stream {identifier[:100]!r} of this client is kept here: streams are kept for"
-                f" {self._settings.resume_timeout:g} seconds after their client has left"
+                f"this server keeps no stream {identifier[:100]!r} of this client; it keeps streams"
+                f" for {self._settings.resume_timeout:g} seconds after their client has left"
             )
         output = self._output(transcript, position)
         if position > transcript.num_frames:

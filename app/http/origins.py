@@ -45,7 +45,9 @@ def check(allowed: Collection[str]) -> None:
     # A browser sends no Origin for a page's images and links.
     is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
     if is_foreign and not _is_one_of(origin, allowed):
-        raise werkzeug.exceptions.Forbidden("pages of another origin need the setting cors_origins")
+        raise werkzeug.exceptions.Forbidden(
+            "pages of other origins are refused; see the setting cors_origins"
+        )
 
 
 def check_host(allowed: Collection[str]) -> None:

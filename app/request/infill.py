@@ -20,7 +20,7 @@ def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -
     form = next((form for form in FORMS if _has(tokenizer, form.tokens)), None)
     if form is None:
         raise BadRequest(
-            f"{param}: this model has no fill-in-the-middle tokens; these do: {FAMILIES}",
+            f"{param}: this model has no fill-in-the-middle tokens; families with them: {FAMILIES}",
             param,
         )
 

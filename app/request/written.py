@@ -19,7 +19,7 @@ def strings(value: Any) -> Any:
     try:
         return json.loads(value[:MAX_JSON])
     except (ValueError, RecursionError):
-        raise ValueError("must be a list of strings, or the JSON of one") from None
+        raise ValueError("must be a list of strings, or a string with its JSON") from None
 
 
 def token_ids(value: Any) -> Any:

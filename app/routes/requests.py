@@ -82,7 +82,7 @@ def cancel_request(identifier: str) -> flask.Response:
         audit.warning("%s: cancel of %s of %s", author_of(flask.request), identifier, other)
     if not num_cancelled:
         raise werkzeug.exceptions.NotFound(
-            f"no request {identifier[:100]!r} of this client waits or runs"
+            f"this client has no waiting or running request {identifier[:100]!r}"
         )
     return json_response({"id": identifier, "object": "request", "cancelled": num_cancelled})
 

@@ -83,7 +83,7 @@ def watch_models() -> flask.Response:
     check_operator()
     if not _watchers.acquire(blocking=False):
         raise engine.Full(
-            f"{MAX_WATCHERS} clients already watch the models, which is the maximum", 30.0
+            f"{MAX_WATCHERS} clients are already watching the models, which is the maximum", 30.0
         )
     events = events_of_models(services().models, services().settings.heartbeat)
     response = flask.Response(events, mimetype=EVENTS)

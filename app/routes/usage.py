@@ -117,7 +117,7 @@ def _groups(text: str) -> list[str]:
     asked = [name.strip() for name in text.split(",")]
     for name in asked:
         if name not in GROUPS:
-            raise BadRequest(f"group_by: must be some of {','.join(GROUPS)}", "group_by")
+            raise BadRequest(f"group_by: must be one or more of {','.join(GROUPS)}", "group_by")
     return [name for name in GROUPS if name in asked]
 
 

@@ -337,7 +337,7 @@ def test_without_tables_there_is_one_model():
         ),
         ({"models": [ONE], "model": "/m/other"}, "can't be combined"),
         ({"models": [ONE], "name": "other"}, "can't be combined"),
-        ({"models": [ONE], "default_model": "two"}, "'two' is none of one"),
+        ({"models": [ONE], "default_model": "two"}, "'two' is not one of one"),
         ({"models": [ONE, OTHER], "max_loaded": 1}, "max_loaded: 2 models stay"),
         ({"models": [ONE, {**OTHER, "load": "demand"}], "max_loaded": 1}, "must be at least 2"),
         ({"models_dir": "/nowhere"}, "models_dir: '/nowhere' is not a directory"),

@@ -51,7 +51,7 @@ def read(tmp_path, monkeypatch):
         ("", 'ports = "6300-6400"', "ports in .*6300-6400 includes 6379"),
         ("", 'ports = "20050-20150"', "ports in .*20050-20150 includes 20050"),
         ("", 'state_dir = "here"', "state_dir in .*'here' must be an absolute path"),
-        ("", f'state_dir = "/{"x" * 40}"', "state_dir in .*41 characters; at most 40"),
+        ("", f'state_dir = "/{"x" * 40}"', "state_dir in .*41 characters; the limit is 40"),
         ("", "cell = 4", "cell in .*is not a setting of cluster"),
     ],
 )

@@ -88,7 +88,7 @@ class Completion(Scored):
         if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
             raise BadRequest("suffix: needs prompts of text", "suffix")
         if self.best_of is not None and self.best_of < self.n:
-            raise BadRequest(f"best_of: must not be less than n, {self.n}", "best_of")
+            raise BadRequest(f"best_of: must not be less than n ({self.n})", "best_of")
         if self.stream and self.num_jobs > self.n:
             raise BadRequest(
                 "best_of: can't be streamed, because the best are known only at the end", "best_of"
