@@ -162,7 +162,7 @@ def test_settings_of_models_have_no_effect_and_are_refused(make_remote):
     for url in ("127.0.0.1:8000", "http://", "ftp://a", "http://a?x=1", "http://a/v1/"):
         with pytest.raises(SettingsError, match="url"):
             make_remote(url)
-    with pytest.raises(RuntimeError, match="not of this process"):
+    with pytest.raises(RuntimeError, match="not in this process"):
         make_remote("http://127.0.0.1:1").switchyard.models.get()
 
 
