@@ -167,7 +167,7 @@ class Switchyard:
 
         `parameters`: with `messages`, those of a chat, such as `chat_template_kwargs`; with
         `prompt`, only `model`. Works while the model loads. Raises BadRequest, engine.Rejected,
-        engine.ModelNotFound; in client mode, also the exceptions of `generate`.
+        engine.ModelNotFound, and, in client mode, the exceptions of `generate`.
         """
         return self._host().count(asked(prompt, messages, parameters))
 
