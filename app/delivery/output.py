@@ -86,7 +86,7 @@ class Output:
         return b"".join(frames)
 
     def wait_first(self) -> None:
-        """Waits for the first frames or the end of the answer, at most for one heartbeat interval.
+        """Waits for the first frames or the end of the answer, for at most one heartbeat interval.
         Raises any error before the first frame, so that the response gets the error's status.
         """
         deadline = time.monotonic() + self._heartbeat

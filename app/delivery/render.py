@@ -70,7 +70,7 @@ def begins(events: Sequence[engine.JobEvent]) -> bool:
 
 
 class Mould:
-    """A frame that is cut at its text. The bytes before and after the text are the same for all
+    """A frame that is split at its text. The bytes before and after the text are the same for all
     chunks.
 
     Making a whole body for each token would take several times as long.

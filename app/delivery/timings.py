@@ -33,9 +33,9 @@ def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
     """The timings of a request: for each stage the time of the longest job, and the tokens of all
     jobs.
 
-    `finished` has `num_jobs` jobs of the first prompt, then as many of the next. A job's first
-    token belongs to the prefill, so the decoding rate is that of the other tokens. Without tokens
-    or without time, a rate is 0, as in llama.cpp.
+    `finished` holds `num_jobs` jobs of the first prompt, then as many of each further prompt. A
+    job's first token belongs to the prefill, so the decoding rate is that of the other tokens.
+    Without tokens or without time, a rate is 0, as in llama.cpp.
     """
     prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
     decoded_tokens = sum(max(f.new_tokens - 1, 0) for f in finished)
@@ -133,7 +133,7 @@ class WithRunningTimings(Wrapped):
             yield from bodies
 
     def text_body(self, identifier: str) -> None:
-        """None, since each body has its own timings."""
+        """Returns None, because each body has its own timings."""
 
     def _note(self, event: engine.JobEvent) -> TimingsBody | None:
         """The timings of the event's job, if it has new tokens."""

@@ -47,7 +47,7 @@ class WatchedClient(Client):
     ) -> Sequence[Item]:
         """Waits for items from `take`, and checks the client meanwhile. Raises ClientGone.
 
-        `take` waits for at most as many seconds as its argument says. Returns no items after
+        `take` waits for at most the number of seconds that it is given. Returns no items after
         `timeout` seconds, once `is_done`, or when the client becomes half-closed.
         """
         end = time.monotonic() + timeout

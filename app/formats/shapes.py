@@ -31,8 +31,8 @@ class Usage(TypedDict):
 def usage(
     finished: Sequence[engine.Finished], num_jobs: int, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """The usage of all jobs. `finished` has `num_jobs` jobs of the first prompt, then as many of
-    the next.
+    """The usage of all jobs. `finished` holds `num_jobs` jobs of the first prompt, then as many of
+    each further prompt.
 
     Each prompt counts once.
     """

@@ -88,8 +88,8 @@ class Upstream:
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter answer instead of the server, in this process. None restores the server.
-        For tests of host applications.
+        """Lets an adapter answer instead of the server, in this process. An adapter of None
+        restores the server. Used by tests of host applications.
         """
         self.close()
         self._adapter = adapter

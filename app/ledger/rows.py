@@ -66,7 +66,7 @@ class Ended(NamedTuple):
     duration_ms: int
 
     def write(self, connection: sqlite3.Connection) -> bool:
-        """Writes the row. Returns whether the row is new. A new row counts towards its day."""
+        """Writes the row. Returns whether the row is new. A new row counts in its day's sums."""
         return connection.execute(END, self).rowcount > 0
 
     @property

@@ -65,7 +65,7 @@ class LedgerWriter:
 
     def flush(self, timeout: float) -> None:
         """Waits at most `timeout` seconds until all earlier entries have been written. By then, a
-        removed file has been created again.
+        removed file has been recreated.
         """
         with self._changed:
             wanted, turns = self._num_taken, self._num_turns

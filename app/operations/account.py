@@ -159,7 +159,7 @@ class Account:
         self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
         """Announces jobs before they are submitted: `num_jobs` of the first prompt, then as many of
-        the next.
+        each further prompt.
         """
         identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs

@@ -33,7 +33,7 @@ class KeysError(SettingsError):
 
 
 class ApiKey(pydantic.BaseModel):
-    """One entry of the file. It has the key's hash, never the key."""
+    """One entry of the file. It contains the key's hash, never the key itself."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -97,7 +97,7 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of a file, as of one read."""
+    """The entries of a file at the time of one read."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]

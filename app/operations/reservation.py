@@ -29,10 +29,10 @@ class Need:
 def needs(
     key: ApiKey, jobs: Sequence[engine.Job], num_jobs: int, page_size: int, usual: float
 ) -> list[Need]:
-    """The needs of a request's jobs: `num_jobs` of the first prompt, then as many of the next. The
-    first choice of a prompt reserves the whole prompt. Other choices find the prompt's full pages
-    in the cache, so they reserve one page, or the whole prompt if they score it. `usual`: the
-    number of tokens in a typical answer.
+    """The needs of a request's jobs: `num_jobs` of the first prompt, then as many of each further
+    prompt. The first choice of a prompt reserves the whole prompt. Other choices find the prompt's
+    full pages in the cache, so they reserve one page, or the whole prompt if they score it.
+    `usual`: the number of tokens in a typical answer.
     """
     most = math.ceil(USUAL_TIMES * usual)
     if key.tpm is not None:

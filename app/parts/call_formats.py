@@ -96,7 +96,7 @@ class CallFormat:
     @property
     def spans(self) -> tuple[Span, ...]:
         """The spans of an answer that can contain calls. If a format's calls have no closing tag,
-        its span reaches to the end of the answer.
+        the span reaches to the end of the answer.
         """
         if not self.trigger:  # the first key, as Llama writes it
             keys = re.match(r'\{\s*("[^"]*")', self.before)
@@ -113,11 +113,13 @@ class CallFormat:
         return replace(self, identifier=_short_identifier)
 
     def call(self, name: str, arguments: str) -> str:
-        """One call, without the texts around all calls."""
+        """The text of one call, without the texts around all calls."""
         return self.before.replace("NAME", name) + arguments + self.behind
 
     def for_grammar(self, name: str, schema: Schema) -> tuple[str, Schema, str]:
-        """One call: the text before its arguments, their schema, the text after them."""
+        """The parts of one call: the text before its arguments, their schema, and the text after
+        them.
+        """
         return self.before.replace("NAME", name), schema, self.behind
 
 

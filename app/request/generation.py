@@ -274,7 +274,7 @@ class Generation(Constrained, Sampled):
         owner: str,
         request_id: str,
     ) -> engine.Job:
-        """The job of one choice. With a seed, choice k has seed + k. `config` has the defaults."""
+        """The job of one choice. With a seed, choice k uses seed + k. `config` has the defaults."""
         return engine.Job(
             identifier=identifier,
             prompt=prompt,

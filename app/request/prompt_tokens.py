@@ -27,5 +27,5 @@ def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
 
 
 def ended_by(job: engine.Job, ends: tuple[int, ...]) -> engine.Job:
-    """The job with `ends` as further stop tokens."""
+    """The job with `ends` as additional stop tokens."""
     return replace(job, stop_token_ids=(*job.stop_token_ids, *ends)) if ends else job

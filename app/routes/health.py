@@ -85,7 +85,7 @@ def ready() -> flask.Response:
 
 
 def why_unready() -> str | None:
-    """Why the first unready model isn't ready, as in `/health/ready`; None if all are."""
+    """Why the first unready model isn't ready, as in `/health/ready`; None if all are ready."""
     models = services().models
     found = (models.status(name) for name in models.names)
     states = (model.state for model in found if model.load == "start")

@@ -82,7 +82,7 @@ class ToolReference(ContentBlock):
 
 
 class ResultImage(ContentBlock):
-    """An image in a tool's result. The model gets a text in its place."""
+    """An image in a tool's result. The model gets a text in place of the image."""
 
     type: Literal["image"]
     source: dict[str, Any]

@@ -50,7 +50,7 @@ class CompletionChoice(TypedDict):
 
 
 class CompletionBody(TypedDict):
-    """A whole answer, or one frame of a stream. Only the last frame's `usage` is not null."""
+    """A whole answer, or one frame of a stream. `usage` is null in all frames except the last."""
 
     id: str
     object: Literal["text_completion"]

@@ -17,8 +17,8 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class Item(Object):
-    """The base of all items. Clients copy both members from earlier answers; the members have no
-    effect.
+    """The base class of all items. Clients copy `id` and `status` from earlier answers. These
+    members have no effect.
     """
 
     place: ClassVar[str] = "input"
@@ -35,7 +35,7 @@ class InputText(BaseModel):
 
 
 class InputImage(BaseModel):
-    """An image in a tool's result. The model gets a text in its place."""
+    """An image in a tool's result. The model gets a text in place of the image."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

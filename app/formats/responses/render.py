@@ -58,7 +58,7 @@ class ResponseRender:
                 yield self._event(f"response.{kind}", response=self.whole())
 
     def text_body(self, identifier: str) -> None:
-        """None, since each body has a sequence number."""
+        """Returns None, because each body has its own sequence number."""
 
     def failed(self, error: Exception) -> Iterator[Body]:
         yield from self._opening()

@@ -1,4 +1,4 @@
-"""The routes for tokens. Those whose answer doesn't contain the context length work before the
+"""The routes for tokens. Routes whose answer doesn't contain the context length work before the
 model is warm.
 """
 
