@@ -14,7 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 
 CODE = ("app", "engine", "switchyard")
-LINKED = (".venv", "tests/node/node_modules")  # large, and the same for each copy
+LINKED = (  # large, and the same for each copy
+    ".venv",
+    "tests/node/node_modules",
+    "tests/tokenizers/node_modules",
+)
 TOOL = pathlib.Path(__file__).resolve().parents[2]
 PYTEST = (  # as `python -m pytest`, with this tool's plugin
     "import os, sys, pytest\nsys.path[0] = os.getcwd()\n"
