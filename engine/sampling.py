@@ -66,7 +66,7 @@ class Sampling:
     cfg_scale: float = _parameter(
         1.0,
         "guide",
-        "Strength of guidance away from `negative_prompt`. Refused without it. 1: off.",
+        "Strength of guidance away from `negative_prompt`. Refused without that prompt. 1: off.",
         ge=-10,
         le=10,
     )
@@ -110,8 +110,8 @@ class Sampling:
     dry_multiplier: float = _parameter(
         0.0,
         "mask",
-        "DRY: subtracts this times `dry_base` ** (length - `dry_allowed_length`) from the logit"
-        " of a token that would continue a repetition of that length. 0: off.",
+        "DRY: subtracts this value times `dry_base` ** (length - `dry_allowed_length`) from the"
+        " logit of a token that would continue a repetition of that length. 0: off.",
         ge=0,
         le=100,
     )
@@ -149,7 +149,7 @@ class Sampling:
     allowed_token_ids: tuple[int, ...] = _parameter(
         (),
         "mask",
-        "The only tokens that may be drawn, including the end token only if it is listed.",
+        "The only tokens that may be drawn. The end token isn't included unless it is listed.",
     )
     banned_strings: tuple[BannedString, ...] = _parameter(
         (),
@@ -159,7 +159,7 @@ class Sampling:
     smoothing_factor: float = _parameter(
         0.0,
         "shape",
-        "Quadratic sampling: each logit becomes the highest logit minus this times the"
+        "Quadratic sampling: each logit becomes the highest logit minus this value times the"
         " square of its distance from the highest. 0: off.",
         ge=0,
         le=100,
@@ -186,8 +186,8 @@ class Sampling:
     dynatemp_high: float = _parameter(
         0.0,
         "shape",
-        "Dynamic temperature: replaces `temperature` by a value between `dynatemp_low` and this,"
-        " which grows with the entropy.",
+        "Dynamic temperature: replaces `temperature` with a value that grows with the entropy, from"
+        " `dynatemp_low` to `dynatemp_high`.",
         gt=0,
         le=5,
     )
@@ -208,8 +208,8 @@ class Sampling:
     top_p: float = _parameter(
         1.0,
         "filter",
-        "Nucleus sampling: keep the most probable tokens whose probability mass reaches this."
-        " 1: off.",
+        "Nucleus sampling: keep the most probable tokens until their probabilities sum to this"
+        " value. 1: off.",
         ge=0,
         le=1,
     )
@@ -239,8 +239,8 @@ class Sampling:
     typical_p: float = _parameter(
         1.0,
         "filter row",
-        "Locally typical sampling: keep the tokens nearest to the expected surprise whose"
-        " probability mass reaches this. 1: off.",
+        "Locally typical sampling: keep the tokens nearest to the expected surprise until their"
+        " probabilities sum to this value. 1: off.",
         ge=0,
         le=1,
     )
@@ -272,11 +272,11 @@ class Sampling:
         0.0,
         "filter row",
         "The random number that draws among tokens sorted by probability is raised to"
-        " exp(-`skew`). Above 0 less probable tokens gain, below 0 they lose.",
+        " exp(-`skew`). Above 0, less probable tokens gain; below 0, they lose.",
         ge=-5,
         le=5,
     )
-    seed: int | None = _parameter(None, "draw", "What the random numbers follow from.")
+    seed: int | None = _parameter(None, "draw", "Seed of the random numbers.")
 
     # Stages with a parameter that is on. Computed here, to spare the engine thread.
     stages: frozenset[Stage] = field(init=False, repr=False, compare=False)

@@ -28,7 +28,7 @@ HEAD = """# Parameters
 that is not in these lists is refused, with an error that names it. `null` means that a parameter
 is not set. [api.md](api.md) explains how parameters work together.
 
-The column of endpoints uses these words:
+The column "endpoints" uses these words:
 """
 NEUTRAL_HEAD = """
 ## Parameters without effect

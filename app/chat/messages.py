@@ -29,7 +29,7 @@ class TextPart(Object):
 
 
 class CalledFunction(Object):
-    name: str = Field(description="Of the function.")
+    name: str = Field(description="The name of the function.")
     arguments: str = Field(
         description="The text of a JSON object; an empty string is an empty object. Any other"
         " text, such as that of a call that was cut off, is passed to the chat template unchanged."
@@ -89,8 +89,8 @@ class Message(Object):
     )
     tool_call_id: str | None = Field(
         None,
-        description="The id of the call whose result a message of role `tool` is. Refused in"
-        " messages of other roles.",
+        description="In a message of role `tool`: the id of the call whose result this is. Refused"
+        " in messages of other roles.",
     )
 
     @property

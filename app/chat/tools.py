@@ -27,17 +27,17 @@ _SHOWN = str.maketrans(dict.fromkeys(":/@", "_"))
 
 
 class Function(Object):
-    name: Name = Field(description=f"{NAME} Refused if two have it.")
-    description: str | None = Field(None, description="Its purpose, for the model.")
+    name: Name = Field(description=f"{NAME} Refused if two tools have the same name.")
+    description: str | None = Field(None, description="The tool's purpose, for the model.")
     parameters: ToolSchema | None = Field(
         None,
-        description="The JSON schema of its arguments, an object. Default: no arguments. A `type`"
-        " that JSON Schema doesn't have is refused.",
+        description="The JSON schema of the arguments, which are an object. Default: no arguments."
+        " A `type` that JSON Schema doesn't have is refused.",
     )
     strict: bool | None = Field(
         None,
-        description="True: its calls match the schema; refused if that can't be enforced. Otherwise"
-        " the schema is enforced where possible if a call is required or the output has a form.",
+        description="True: calls match the schema; refused if it can't be enforced. Otherwise the"
+        " schema is enforced where possible if a call is required or the output has a form.",
     )
 
     @property

@@ -58,8 +58,7 @@ class Constrained(Parameters):
     response_format: Annotated[ResponseFormat | None, Called(others=("format",))] = Field(
         None,
         description="The form of the output: `text`, `json_object`, or `json_schema` with a schema,"
-        ' which is always strict. By the name `format` also `"json"` or a schema, as Ollama has'
-        " it.",
+        ' which is always strict. As `format`, also `"json"` or a schema, as in Ollama.',
     )
     json_schema: Schema | None = Field(
         None,

@@ -37,7 +37,7 @@ UNLIMITED = "-1: the default."
 
 ModelName = Annotated[
     str | None,
-    Field(description="Default: the server's model. A name that it doesn't serve is a 404."),
+    Field(description="Default: the server's model. A name that isn't served gets a 404."),
 ]
 
 
@@ -102,7 +102,7 @@ class Generation(Constrained, Sampled):
     stop_on_loop: bool | None = Field(
         None,
         description="Stop when the last tokens, at least 32, repeat a sequence of at most 64"
-        " tokens at least four times. Tables and rulers may match too. Default: the setting"
+        " tokens at least four times. Tables and dashed lines may match too. Default: the setting"
         " `default_stop_on_loop`; without it, true if nothing limits the new tokens.",
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
@@ -140,8 +140,9 @@ class Generation(Constrained, Sampled):
         0,
         ge=-(2**31),
         lt=2**31,
-        description="Waiting jobs of a higher priority start first (in vLLM, of a lower one), but"
-        " lower priorities also get a part of the work. Refused above the setting `max_priority`.",
+        description="Waiting jobs of a higher priority start first (vLLM does the opposite), but"
+        " lower priorities also get a share of the work. Refused above the setting"
+        " `max_priority`.",
     )
     timeout: float | None = Field(
         None,
@@ -150,7 +151,9 @@ class Generation(Constrained, Sampled):
         description="Seconds that the request may take in total. Refused above the setting"
         " `total_timeout`, which is the default.",
     )
-    user: str | None = Field(None, description="The end user, for the server's log at level DEBUG.")
+    user: str | None = Field(
+        None, description="The end user; written to the server's log at level DEBUG."
+    )
 
     # `check_fields`: formats with other names for these fields leave them out.
     @field_validator(

@@ -66,7 +66,7 @@ class Sampled(Parameters):
         "dynatemp_low",
         default=None,
         description="Lower limit of the dynamic temperature."
-        " Refused without `dynatemp_high`, or if above it.",
+        " Refused without `dynatemp_high`, or if above `dynatemp_high`.",
     )
     dynatemp_high: Annotated[float | None, Called(others=("max_temp",))] = _parameter(
         "dynatemp_high", "Refused without `dynatemp_low`.", default=None
@@ -87,8 +87,8 @@ class Sampled(Parameters):
     ] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. Mirostat replaces filters such as"
-        " `top_p`; the answer lists those that the request has. Version 1 is refused, as is greedy"
-        " sampling with mirostat.",
+        " `top_p`; the answer lists the filters that the request sets. Version 1 is refused, as is"
+        " greedy sampling with mirostat.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")
@@ -133,16 +133,18 @@ class Sampled(Parameters):
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
-        "Refused outside the vocabulary.",
+        "Ids outside the vocabulary are refused.",
         default={},
         json_schema_extra={"maxProperties": MAX_BIASED, "additionalProperties": False},
     )
     banned_token_ids: Annotated[
         list[TokenId], Called(textgen="custom_token_bans", others=("banned_tokens",))
-    ] = _list_of("banned_token_ids", f"Refused outside the vocabulary. {LISTED}", MAX_TOKENS)
+    ] = _list_of(
+        "banned_token_ids", f"Ids outside the vocabulary are refused. {LISTED}", MAX_TOKENS
+    )
     allowed_token_ids: Annotated[list[TokenId], Called(others=("allowed_tokens",))] = _list_of(
         "allowed_token_ids",
-        f"Refused outside the vocabulary. An empty list counts as not given. {LISTED}",
+        f"Ids outside the vocabulary are refused. An empty list counts as not given. {LISTED}",
         MAX_TOKENS,
     )
     banned_strings: Annotated[list[BannedText], Called(others=("bad_words",))] = _list_of(

@@ -40,7 +40,7 @@ class UsageQuery(Parameters):
     last: str | None = Field(
         None,
         alias="to",
-        description="Last day; by default today.",
+        description="Last day. Default: today.",
         json_schema_extra={"format": "date"},
     )
     group_by: str = Field(
@@ -48,7 +48,7 @@ class UsageQuery(Parameters):
         description="The names to group rows by: some of `day,key,model`.",
         json_schema_extra={"pattern": "^(day|key|model)(,(day|key|model)){0,2}$"},
     )
-    format: Literal["json", "csv"] = Field("json", description="Of the answer.")
+    format: Literal["json", "csv"] = Field("json", description="Format of the answer.")
 
 
 class UsageRow(TypedDict):

@@ -36,7 +36,7 @@ from switchyard.app.request.validation import Finite, known_by, renaming, valida
 class Metadata(BaseModel):
     model_config = Finite
 
-    user_id: str | None = Field(None, description="In the server's log at level DEBUG.")
+    user_id: str | None = Field(None, description="Written to the server's log at level DEBUG.")
 
 
 class OutputFormat(BaseModel):
@@ -260,7 +260,7 @@ class MessageRequest(MessagesBody, Generation):
         fail_fast=True,
         description="Strings that end the text: it ends before the first occurrence of any.",
     )
-    metadata: Metadata | None = Field(None, description="The end user.")
+    metadata: Metadata | None = Field(None, description="Identifies the end user.")
 
     @field_validator("metadata", mode="before")
     @classmethod

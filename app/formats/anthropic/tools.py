@@ -23,11 +23,11 @@ class OwnTool(Object):
     type: Literal["custom"] = Field(
         "custom", description="Other types are left out; the response says so."
     )
-    name: Name = Field(description=f"{NAME} Refused if two have it.")
-    description: str | None = Field(None, description="Its purpose, for the model.")
+    name: Name = Field(description=f"{NAME} Refused if two tools have the same name.")
+    description: str | None = Field(None, description="The tool's purpose, for the model.")
     input_schema: ToolSchema = Field(
-        description="The JSON schema of its input, an object. A `type` that JSON Schema doesn't"
-        " have is refused."
+        description="The JSON schema of the input, which is an object. A `type` that JSON Schema"
+        " doesn't have is refused."
     )
     strict: bool | None = Field(
         None, description="True: the tool's input matches the schema, even if no call is required."

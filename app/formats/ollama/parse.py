@@ -55,7 +55,7 @@ class OllamaBody(OllamaDefaults, Chat):
     response_format: ResponseFormat | None = Field(
         None,
         alias="format",
-        description='`"json"`: the answer is a JSON object. A JSON schema: it matches the schema.',
+        description='`"json"`: the answer is a JSON object. A JSON schema: the answer matches it.',
     )
     think: Think | None = Field(
         None,

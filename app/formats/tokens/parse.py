@@ -12,7 +12,7 @@ from switchyard.app.request.validation import Parameters, validate
 
 class OfModel(Parameters):
     model: str | None = Field(
-        None, description="Default: the server's model. A name that it doesn't serve is a 404."
+        None, description="Default: the server's model. A name that isn't served gets a 404."
     )
 
 
