@@ -1,7 +1,7 @@
 """The production server for ExLlamaV2 models, and a Flask extension.
 
-Its code is beside this folder, in `app/` and `engine/`. The import names are `switchyard.app` and
-`switchyard.engine`, which can't collide with those of a host application.
+Most of its code is in `app/` and `engine/`, next to this folder. The import names are
+`switchyard.app` and `switchyard.engine`, which can't collide with those of a host application.
 """
 
 import importlib
@@ -148,7 +148,7 @@ _MODULES = {
 
 if pathlib.Path(__file__).with_name("app").is_file():  # git on Windows checks links out as files
     raise ImportError(
-        "switchyard/app is a file, where git has a link: clone with -c core.symlinks=true, or"
+        "switchyard/app is a file instead of a link: clone with -c core.symlinks=true, or"
         " install a wheel"
     )
 

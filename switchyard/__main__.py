@@ -1,5 +1,5 @@
-"""`python -m switchyard` is the command `switchyard`; with gunicorn's arguments or none, it is a
-server.
+"""`python -m switchyard` runs the command `switchyard`; with gunicorn's arguments or none, it runs
+a server.
 """
 
 import signal

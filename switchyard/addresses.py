@@ -20,8 +20,8 @@ def addresses_here(table: str | None = None) -> list[str]:
 
 
 def answers_outside(cluster: ClusterSettings, here: Sequence[str]) -> dict[str, list[int]]:
-    """For each address of this machine outside of the cluster's network, the cluster's ports that
-    answer there. From here it can't be seen whether a firewall protects them.
+    """For each address of this machine outside the cluster's network, the cluster's ports that
+    answer there. This machine can't see whether a firewall protects them.
     """
     ports = [*RAYS_PORTS[0], *cluster.engine_ports, *RAYS_PORTS[-1]]
     outside = [ipaddress.IPv4Address(one) for one in here]

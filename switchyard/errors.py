@@ -2,4 +2,4 @@
 
 
 class SwitchyardError(Exception):
-    """A generation, a request, a setting or a model is at fault; the class says which."""
+    """A fault of a generation, a request, a setting or a model; the class says which."""

@@ -1,5 +1,5 @@
-"""Reads files that others may write, but only regular ones within a size limit, and none that is
-half written. Any thread.
+"""Reads files that other users may write. It accepts only regular files within a size limit that
+aren't being written. Any thread.
 """
 
 import errno
@@ -15,8 +15,8 @@ MOST = 60.0  # seconds of a read, after which it fails
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_result]:
-    """The bytes of a file, and its status. Raises OSError, even for a pipe or a device, for more
-    than `max_bytes`, for a file that changes meanwhile, and after MOST seconds.
+    """The bytes of a file, and its status. Raises OSError, including for a pipe or a device, for
+    more than `max_bytes`, for a file that changes during the read, and after MOST seconds.
     """
     found: list[tuple[bytes, os.stat_result] | BaseException] = []
 
@@ -36,7 +36,7 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.s
         logger.error("reading %s takes more than %.0f s", os.fspath(path), SLOW)
         thread.join(MOST - SLOW)
     if not found:
-        raise OSError(errno.ETIMEDOUT, f"it can't be read in {MOST:.0f} s", os.fspath(path))
+        raise OSError(errno.ETIMEDOUT, f"it can't be read within {MOST:.0f} s", os.fspath(path))
     [answer] = found
     if isinstance(answer, BaseException):
         raise answer

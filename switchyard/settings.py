@@ -1,5 +1,5 @@
-"""The sources of settings, and reading single settings, for commands that don't need all of them.
-Uses only Python's standard library, because loading all settings, `switchyard.app.config`, is slow.
+"""Finds the sources of settings, and reads single settings for commands that don't need all. Uses
+only Python's standard library, because loading all settings, `switchyard.app.config`, is slow.
 """
 
 import os
@@ -22,7 +22,7 @@ DEFAULT_BIND = "127.0.0.1:8000"
 
 
 class SettingsError(SwitchyardError):
-    """A setting is unknown, or its value can't be honoured.
+    """A setting is unknown, or its value can't be used.
 
     The message names the setting and its source. `name`: the setting, if it is known. `reason`: the
     message without both.

@@ -75,8 +75,8 @@ CONFIG_OPTION = click.Option(
 
 
 class Commands(click.Group):
-    """Imports a command when it is called, because some import the whole server, and others
-    nothing. Each command accepts --config, like this group.
+    """Imports a command only when it is called, because some commands import the whole server. Each
+    command accepts --config, like this group.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -20,7 +20,7 @@ PATIENCE = 300.0  # seconds without a byte
 
 @dataclass
 class Measured:
-    """The times of one stream, in seconds, by the monotonic clock."""
+    """The times of one stream, in seconds, on the monotonic clock."""
 
     begin: float = 0.0
     times: list[float] = field(default_factory=list)  # arrival of each frame with text

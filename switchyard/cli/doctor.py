@@ -1,4 +1,4 @@
-"""`switchyard doctor`: what this machine has for a server, and what is missing."""
+"""`switchyard doctor`: shows what a server needs and whether this machine has it."""
 
 import importlib.metadata
 import json
@@ -61,7 +61,7 @@ class Line(NamedTuple):
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 def doctor(as_json: bool) -> None:
-    """Show what this machine has for a server, and what it lacks."""
+    """Show what a server needs, and whether this machine has it."""
     lines = list(look())
     if as_json:
         click.echo(json.dumps([line._asdict() for line in lines]))
@@ -165,7 +165,7 @@ def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
 
 
 def of_pins(pins: pathlib.Path, python: str, is_needed: bool) -> Line:
-    """Whether the wheels of a list for GPUs fit each other, and a machine with this Python."""
+    """Whether the wheels in a list for GPUs fit each other and this Python."""
     text = pins.read_text()
     torch = re.search(r"^torch==(\S+)", text, re.MULTILINE)
     wheels = [found.groupdict() for found in PIN.finditer(text)]

@@ -36,7 +36,7 @@ def keys(context: click.Context, file: str | None) -> None:
 
 
 def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]:
-    """Calls a command with the path of the key file, which its help doesn't need."""
+    """Calls a command with the path of the key file. The command's help works without one."""
 
     @click.pass_obj
     @functools.wraps(command)
@@ -83,7 +83,7 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
     entry = block({"name": name, "hash": _hash(key), **values})
     if os.path.exists(path) and name in read(path).by_name:
         raise Failed(
-            f"{path} has a key called {name}: edit its entry to change limits, or `rotate` it for"
+            f"{path} already has a key called {name}: edit it to change limits, or `rotate` it for"
             " another key"
         )
     edit(
@@ -118,7 +118,7 @@ def list_keys(path: str, as_json: bool) -> None:
 @click.argument("name")
 @with_file
 def remove(path: str, name: str) -> None:
-    """Revoke a key. Its running requests finish."""
+    """Revoke a key. Requests that already run with it finish."""
 
     def without(text: str) -> str:
         parts = blocks(text)
@@ -183,7 +183,7 @@ def _given() -> str:
     key = sys.stdin.readline().strip()
     if len(key) < MIN_GIVEN or not key.isascii() or not key.isprintable() or " " in key:
         raise click.UsageError(
-            f"--stdin: a key has at least {MIN_GIVEN} printable ASCII characters, without blanks"
+            f"--stdin: a key must have at least {MIN_GIVEN} printable ASCII characters, no spaces"
         )
     return key
 

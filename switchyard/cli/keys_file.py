@@ -1,5 +1,5 @@
-"""Edits the file of API keys in one step, so that a running server never reads half of a change. It
-keeps the owner's comments. The standard library can read TOML but not write it, so entries are
+"""Edits the file of API keys. Each change is one step, so a running server never reads half of it.
+The owner's comments stay. The standard library can read TOML but not write it, so entries are
 edited as text.
 """
 
@@ -48,7 +48,7 @@ def block(values: dict[str, Any]) -> str:
     except ValueError:
         when = None
     if expires is not None and (when is None or when.tzinfo is None):
-        raise click.UsageError(f"--expires {expires}: must be such as 2027-01-01T00:00:00Z")
+        raise click.UsageError(f"--expires {expires}: must be a time such as 2027-01-01T00:00:00Z")
     if when is not None and when <= datetime.now(UTC):
         raise click.UsageError(f"--expires {expires}: is in the past")
     lines = [
@@ -65,7 +65,7 @@ def place(parts: list[str], name: str, path: str) -> int:
         if any(entry["name"] == name for entry in entries):
             if len(entries) == 1:
                 return i
-            raise Failed(f"{path} can't be edited where it has strings of several lines, or lists")
+            raise Failed(f"{path} can't be edited, because it has multi-line strings or lists")
     raise Failed(f"{path} has no key called {name}")
 
 
@@ -75,8 +75,8 @@ def edit(
     expected: set[str],
     max_priority: int = MAX_PRIORITY,
 ) -> None:
-    """Replace the file in one step. A server with this `max_priority` must be able to read the
-    result, which must differ only in the entries `expected`. Otherwise raises Failed.
+    """Replace the file in one step. Raises Failed unless a server with this `max_priority` could
+    read the result, and the result differs only in the entries `expected`.
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None

@@ -33,7 +33,9 @@ LOADS = {"start": "", "demand": ", on demand", "manual": ", only by an operator"
 @click.option("--json", "as_json", is_flag=True, help="Print the server's JSON.")
 @click.pass_obj
 def show(there: Context, as_json: bool) -> None:
-    """List models with state and aliases, and directories of models_dir that may be loaded."""
+    """List models with their states and aliases, and the directories in models_dir that may be
+    loaded.
+    """
     answer = ask(there["base"], "GET", "/v1/models", there["headers"])
     rows = json.loads(answer)["data"]
     if as_json:
@@ -68,7 +70,7 @@ def show(there: Context, as_json: bool) -> None:
 def load(
     there: Context, name: str, model: str | None, settings: tuple[str, ...], way: str | None
 ) -> None:
-    """Load a model, or swap the model NAME, and wait until it is done."""
+    """Load a model, or swap the model NAME, and wait until the load is done."""
     body: dict[str, Any] = dict(_setting(text) for text in settings)
     body |= {k: v for k, v in (("model", model), ("way", way)) if v is not None}
     path = f"/admin/models/{urllib.parse.quote(name, safe='')}"

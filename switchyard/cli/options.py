@@ -1,4 +1,4 @@
-"""Options of several commands: the sources of the settings."""
+"""Options that several commands share: the sources of the settings."""
 
 import os
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def read(
     for item in assigned:
         name, is_given, value = item.partition("=")
         if not is_given or name not in Settings.model_fields:
-            raise click.UsageError(f"--set {item}: must be NAME=VALUE, NAME one of the settings")
+            raise click.UsageError(f"--set {item}: must be NAME=VALUE, where NAME is a setting")
         os.environ[f"{PREFIX}{name.upper()}"] = value
         options[name] = f"--set {name}"
     for name, option, given in (("model", "MODEL_DIR", model_dir), ("bind", "--bind", bind)):

@@ -29,7 +29,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def url_of_settings() -> str:
-    """URL of the server's address in the settings. Raises click.UsageError."""
+    """The URL of the address in the settings. Raises click.UsageError."""
     try:
         bind = settings.bind()
     except SettingsError as error:
@@ -46,7 +46,7 @@ def connect(
     url: str, timeout: float, context: ssl.SSLContext | None = None
 ) -> tuple[http.client.HTTPConnection, str]:
     """Returns a connection, and the prefix of its paths. `url`: http://, https:// or unix:PATH.
-    `timeout`: seconds without a byte. `context`: that of TLS; None checks the certificate. Raises
+    `timeout`: seconds without a byte. `context`: for TLS; None checks the certificate. Raises
     click.UsageError.
     """
     if url.startswith("unix:"):
@@ -70,7 +70,8 @@ def ask(
     each: Callable[[bytes], None] = lambda line: None,
 ) -> bytes:
     """Returns the body of a successful answer. Otherwise the process ends with a message. `body`:
-    sent as JSON unless None. `timeout`: seconds without a byte. `each` gets each line as it comes.
+    sent as JSON unless None. `timeout`: seconds without a byte. `each` is called with each line as
+    it arrives.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})
@@ -103,7 +104,7 @@ def ask(
 def drain(url: str | None) -> None:
     """Let this machine's server finish its requests and end.
 
-    Returns at once. The server ends after its last request, or after the setting grace.
+    Returns at once. The server ends after its last request, or after the time in the setting grace.
     """
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")

@@ -38,7 +38,7 @@ def usage(
 ) -> None:
     """Show the usage of API keys, by day and model.
 
-    With a user's key, shows its own usage; with an admin's key, that of all keys.
+    A user's key shows only its own usage; an admin's key shows the usage of all keys.
     """
     query = {"from": first, "to": last, "group_by": group_by, "format": form}
     given = urllib.parse.urlencode({k: v for k, v in query.items() if v is not None})
@@ -63,7 +63,7 @@ def ledger(context: click.Context, file: str | None) -> None:
 @click.argument("target")
 @click.pass_obj
 def backup(file: str | None, target: str) -> None:
-    """Write a complete copy to the file TARGET, and replace an older one."""
+    """Write a complete copy to the file TARGET, replacing any older copy."""
     from switchyard.app.ledger.file import back_up
 
     with _path(file) as path:
@@ -75,10 +75,10 @@ def backup(file: str | None, target: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def forget(file: str | None, name: str) -> None:
-    """Delete all rows of the API key NAME, for good.
+    """Permanently delete all rows of the API key NAME.
 
-    A key that is still in use gets new rows: remove it first. While this rewrites a large file, a
-    running server keeps its entries, and counts that it can't write.
+    A key that is still in use gets new rows: remove it first. While the command rewrites a large
+    file, a running server keeps its entries in memory, and counts failed writes.
     """
     from switchyard.app.ledger import file as ledger_file
 

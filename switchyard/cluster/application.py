@@ -18,5 +18,5 @@ class Replica(Supervisor):
 
 
 def build(args: dict[str, str]) -> Any:
-    """Called by Serve, with the `args` of the application's declaration."""
+    """Called by Serve with the `args` in the application's declaration."""
     return serve.deployment(Replica, name="engine").bind(args["name"], args["version"])

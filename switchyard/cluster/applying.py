@@ -1,4 +1,4 @@
-"""Waits until the cluster is as requested, and reports what it sees. Works with any object that has
+"""Waits until the cluster is as requested, and reports the progress. Works with any object that has
 the interface of `Cluster`.
 """
 
@@ -19,8 +19,8 @@ PLACING = 60.0  # the same if there seems to be room: a busy machine starts a pr
 
 
 def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None]) -> int:
-    """Returns the exit status, which is 3 if an engine waits for a place or another `apply`
-    came.
+    """Returns the exit status, which is 3 if an engine waits for a place or another `apply` has
+    begun.
     """
     name = cluster.declare(wanted)
     last: dict[str, str] = {}
@@ -60,7 +60,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
 
 
 def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[str], None]) -> int:
-    """Returns the exit status, which is 3 if engines remain after the time that they may take."""
+    """Returns the exit status, which is 3 if engines remain after the time that they have to end."""
     cluster.delete(names)
     deadline = time.monotonic() + grace + RELEASE + 2 * STOP
     while left := sorted(set(names) & set(cluster.states())):
@@ -73,7 +73,7 @@ def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[s
 
 
 def drain(address: str, here: Callable[[], Sequence[str]], tell: Callable[[str], None]) -> None:
-    """Wait until a machine has no more engines. `here`: the engines that it has."""
+    """Wait until a machine has no more engines. `here`: the engines on that machine."""
     told, last = -REMIND, ""
     while left := here():
         line = f"{', '.join(left)}: until as many serve elsewhere, and all requests have ended"

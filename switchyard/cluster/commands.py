@@ -87,7 +87,7 @@ def head(address: str | None, engines: int, new_key: str | None) -> None:
         return
     settings, place, own = _here(address)
     if own != str(place.head):
-        raise SettingsError(f"cluster.head is {place.head}, and this machine is {own}")
+        raise SettingsError(f"cluster.head is {place.head}, but this machine is {own}")
     command = ray_start(place, own, True, _places(engines))
     _run(settings, place, own, command, lambda: forget_last_start(place))
 
@@ -142,7 +142,7 @@ def apply(address: str | None, dry_run: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @_with_faults
 def status(address: str | None, as_json: bool) -> None:
-    """Show machines, engines, and which engines wait for which resources."""
+    """Show machines, engines, and the resources that engines wait for."""
     with redirect_stdout(sys.stderr), _connected(address) as (settings, there):  # Ray prints too
         found = report(there, wanted(settings))
     click.echo(json.dumps(found) if as_json else "\n".join(lines_of(found)))
@@ -170,7 +170,7 @@ def _here(address: str | None) -> tuple[Settings, ClusterSettings, str]:
     check_installed()
     settings = read_settings()
     if settings.cluster is None and not os.path.exists(file()):
-        raise SettingsError(f"cluster: there is no {file()} here: run this where it is")
+        raise SettingsError(f"cluster: there is no {file()} here: run this where it exists")
     wanted(settings)
     key_of(settings)
     assert settings.cluster is not None
@@ -190,7 +190,7 @@ def _connected(address: str | None) -> Iterator[tuple[Settings, Cluster]]:
 def _drain(address: str | None) -> None:
     settings, place, own = _here(address)
     if own == str(place.head):
-        raise ClusterError(f"{own} is the head, and only another machine can be drained")
+        raise ClusterError(f"{own} is the head, and only other machines can be drained")
     ray_client.drain(settings, own)
     applying.drain(own, lambda: Place.taken(own), click.echo)
 

@@ -1,6 +1,6 @@
-"""How Ray Serve sees the models: each is an application. Pure. If an application's `args` don't
-change, Serve keeps its engines, even if their number changes; if the `args` change, it replaces
-them one by one.
+"""Declares each model to Ray Serve as an application. Pure. If an application's `args` don't
+change, Serve keeps its engines, even if their number changes; if the `args` change, Serve replaces
+the engines one by one.
 """
 
 import math
@@ -74,7 +74,7 @@ def _needs(wanted: Wanted) -> dict[str, Any]:
 
 
 class ByJobs:
-    """Serve's autoscaler, which aims at `jobs` jobs for each engine."""
+    """An autoscaler for Serve, which aims at `jobs` jobs for each engine."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs

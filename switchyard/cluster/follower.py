@@ -1,5 +1,5 @@
-"""Writes the list of engines of each model to a file. Runs as a process beside Ray's node: `python
--m switchyard.cluster.follower ADDRESS`. It ends with the node, and is then started again.
+"""Writes the list of engines of each model to a file. Runs as a process next to Ray's node: `python
+-m switchyard.cluster.follower ADDRESS`. The process ends with the node, and is then started again.
 """
 
 import os
@@ -20,8 +20,8 @@ LOOK = 1.0  # seconds between looks at the clock
 
 def write(path: str, at: Sequence[str]) -> bool:
     """Replace the file in one step, so that a server reads either the old engines or the new ones.
-    An empty list isn't written, because it would be a fault of the source. Returns whether the file
-    has changed.
+    An empty list isn't written, because servers would treat it as a fault of the source. Returns
+    whether the file has changed.
     """
     text = "".join(f"{one}\n" for one in sorted(at))
     if not at or text == _text_of(path):

@@ -1,4 +1,4 @@
-"""This machine in a cluster: its address there, and what starts Ray on it."""
+"""This machine in a cluster: its address there, and how Ray is started on it."""
 
 import hashlib
 import hmac
@@ -60,10 +60,10 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for the processes that always run here. They survive the loss of the head,
-    unlike commands. They end at once at SIGTERM, because `cluster node --drain` moves engines.
-    Engines have the priority of `cluster node`; by default, Ray's workers and what they start yield
-    to all other processes.
+    """Ray's variables for the processes that always run here. Unlike commands, these processes
+    survive the loss of the head. They end at once at SIGTERM, because `cluster node --drain` moves
+    engines. Engines run at the niceness of `cluster node`; by default, Ray gives its workers and
+    their children a low priority.
     """
     lasting = {
         "RAY_worker_niceness": "0",
@@ -77,7 +77,7 @@ def ray_start(
     cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
 ) -> list[str]:
     """The command that runs Ray on this machine. `slots`: the number of engines without a GPU. If
-    it is 0, a head has no engines at all.
+    this is 0, a head has no engines at all.
     """
     place = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
     return [
@@ -104,7 +104,9 @@ def ray_start(
 
 
 def forget_last_start(cluster: ClusterSettings) -> None:
-    """Removes a file that names the last head, and with which Ray would refuse a new one."""
+    """Removes a file that names the previous head, and because of which Ray would refuse a new
+    head.
+    """
     path = f"{cluster.state_dir}/ray/ray_current_cluster"
     if os.path.exists(path):
         os.unlink(path)

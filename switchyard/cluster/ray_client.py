@@ -40,7 +40,7 @@ def check_installed() -> None:
     if importlib.util.find_spec("ray") is None:
         raise ClusterError(f"ray is not installed: {CURE}")
     if not (found := importlib.metadata.version("ray")).startswith(f"{VERSION}."):
-        raise ClusterError(f"ray {found} is installed, and {VERSION} is needed: {CURE}")
+        raise ClusterError(f"ray {found} is installed, but {VERSION} is needed: {CURE}")
 
 
 def key_of(settings: Settings) -> bytes:
@@ -59,8 +59,8 @@ def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
 
 
 def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
-    """Why the head refuses this machine; empty if it doesn't. Runs in another process, because if
-    Ray were imported here, it would take memory as long as the machine runs.
+    """Why the head refuses this machine; empty if it doesn't. Runs in another process, because Ray,
+    if imported here, would occupy memory as long as this process runs.
     """
     command = [sys.executable, "-c", KNOCK, f"{cluster.head}:{PORT}"]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, timeout=60)
@@ -79,7 +79,7 @@ def drain(settings: Settings, address: str) -> None:
     nodes = gcs.get_all_node_info(timeout=REACH, state_filter=GcsNodeInfo.ALIVE)
     found = [node for node, one in nodes.items() if one.node_manager_address == address]
     if not found:
-        raise ClusterError(f"{address} is not a machine of the cluster now")
+        raise ClusterError(f"{address} is not in the cluster now")
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # without a deadline
     is_accepted, why = gcs.drain_node(found[0].hex(), reason, "cluster node --drain", 0)
     if not is_accepted:
@@ -164,7 +164,7 @@ class Cluster:
     # Questions
 
     def there(self) -> dict[str, There]:
-        """The models that were declared last."""
+        """The most recently declared models."""
         found = {}
         for name, one in self._applications().items():
             target = one["deployments"].get(DEPLOYMENT, {}).get("target_num_replicas", 0)
@@ -193,8 +193,8 @@ class Cluster:
         return found
 
     def engines(self, name: str, is_whole: bool = True) -> list[dict[str, Any]]:
-        """What each running engine of a model reports about itself. If one doesn't answer and all
-        are required (`is_whole`), raises what Ray raises.
+        """What each running engine of a model reports about itself. If an engine doesn't answer and
+        all are required (`is_whole`), this raises Ray's error.
         """
         handle = self._serve.get_deployment_handle(DEPLOYMENT, name)
         answers = handle.broadcast("info").results(timeout_s=ASK, return_exceptions=not is_whole)
@@ -225,12 +225,12 @@ class Cluster:
         return [f"{at}: {line}" for at, line in lines.items() if line]
 
     def has_room(self, wanted: Wanted) -> bool:
-        """Whether all machines together have enough resources for an engine."""
+        """Whether the machines together have enough resources for an engine."""
         free: float = self._ray.available_resources().get(_unit(wanted), 0)
         return free >= (wanted.gpus_each or 1)
 
     def lack(self, wanted: Wanted) -> str:
-        """What the next engine of a model waits for."""
+        """The resource that the next engine of a model waits for."""
         what = _unit(wanted)
         number = wanted.gpus_each or 1
         free = self._ray.available_resources().get(what, 0)
@@ -262,7 +262,7 @@ class Cluster:
         return name
 
     def is_latest(self, name: str) -> bool:
-        """Whether no other `apply` has come since."""
+        """Whether no other `apply` has begun since then."""
         return self._store.get(APPLY) == name
 
     def delete(self, names: Sequence[str]) -> None:

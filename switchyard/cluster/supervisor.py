@@ -19,7 +19,9 @@ LOST = 1  # exit status
 
 
 class Supervisor:
-    """Starts an engine, and ends with it. Serve then starts another where there is room."""
+    """Starts an engine, and ends when the engine ends. Serve then starts another where there is
+    room.
+    """
 
     def __init__(
         self, name: str, version: str, address: str, files: str, failures: Failures
@@ -42,7 +44,7 @@ class Supervisor:
         if [one.version for one in here] != [version]:
             raise RuntimeError(
                 f"the settings of {name} are version {here[0].version if here else 'none'}, and"
-                f" those of apply {version}: copy the file of settings, or install one Switchyard"
+                f" those of apply {version}: copy the settings file, or install the same version"
             )
         assert settings.cluster is not None
         self._grace = settings.grace + RELEASE
@@ -70,7 +72,9 @@ class Supervisor:
             raise RuntimeError(self._engine.fault)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Jobs here, and those that wait in servers for an engine. Ray Serve scales by them."""
+        """The jobs here, and those that wait in servers for an engine. Ray Serve scales according
+        to these numbers.
+        """
         return loads_in(self._engine.status)
 
     def __del__(self) -> None:
@@ -83,7 +87,7 @@ def _compare(wanted: Wanted, files: str) -> None:
     """Raises RuntimeError if the model here differs from that where `apply` ran."""
     if files and (own := wanted.files()) != files:
         raise RuntimeError(
-            f"{wanted.path} has {f'the files {own}' if own else 'no model'}, and where apply ran"
+            f"{wanted.path} has {f'the files {own}' if own else 'no model'}, but the machine that ran apply has"
             f" {files}: copy the model"
         )
 

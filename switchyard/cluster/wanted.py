@@ -17,9 +17,9 @@ NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine h
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model's engines. `jobs`: how many each should have, by which they scale between `least` and
-    `most`. `nodes`: labels of the machines that may have them; none: any. `version`: from
-    `version_of`. `path`: that of the model's files.
+    """A model's engines. `jobs`: how many each should have; their number follows from it, between
+    `least` and `most`. `nodes`: labels of the machines that may run them; none: any machine.
+    `version`: from `version_of`. `path`: of the model's files.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Wanted:
     path: str = ""
 
     def files(self) -> str:
-        """Fingerprint of the model's files on this machine; empty if it has none, such as where a
+        """Fingerprint of the model's files on this machine; empty if there are none, such as when a
         volume isn't mounted, or if they can't be read.
         """
         root = Path(self.path)
@@ -52,7 +52,9 @@ class There:
 
 
 def wanted(settings: Settings) -> list[Wanted]:
-    """Raises SettingsError without a table `[cluster]` or a model for it, engine.ModelError."""
+    """Raises engine.ModelError, and SettingsError without a table `[cluster]` or without a model
+    for it.
+    """
     if settings.cluster is None:
         raise SettingsError("cluster: the settings have no table [cluster]", "cluster")
     if not (models := settings.in_cluster()):
@@ -76,8 +78,8 @@ def _of_model(model: TableModel, grace: float) -> Wanted:
 
 
 def version_of(model: TableModel) -> str:
-    """A digest of what an engine reads and of Switchyard's version, which is equal on all machines
-    where both are equal. Raises engine.ModelError.
+    """A digest of the settings that an engine reads and of Switchyard's version. It is equal on all
+    machines where both are equal. Raises engine.ModelError.
     """
     options = {**asdict(model.served().config), "switchyard": __version__}
     for name in NOT_OF_AN_ENGINE:

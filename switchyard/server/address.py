@@ -1,5 +1,5 @@
-"""Checks whether an address is free. Only Python's standard library: it also runs before any
-package is installed.
+"""Checks whether an address is free. Uses only Python's standard library, because it also runs
+before any package is installed.
 """
 
 import errno
@@ -20,7 +20,7 @@ def refusal(bind: str) -> str | None:
 
 
 def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str | None:
-    """Like `refusal`, after waiting for up to `seconds` until another server leaves the address.
+    """Like `refusal`, after waiting for up to `seconds` for another server to leave the address.
     `tell` gets a message about the wait.
     """
     end = time.monotonic() + seconds

@@ -1,5 +1,5 @@
-"""The request body as the application reads it, in place of gunicorn's own. That copies all
-received bytes for each small chunk, and takes a truncated body for a whole one.
+"""The request body as the application reads it. It replaces gunicorn's own, which copies all
+received bytes for each small chunk, and takes a truncated body for a complete one.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Body(io.RawIOBase):
         return True
 
     def readinto(self, target: "WriteableBuffer") -> int:
-        """Fills `target`, unless the body ends before."""
+        """Fills `target`, unless the body ends first."""
         view = memoryview(target).cast("B")
         if not self._num_read and not self.is_over:
             self._connection.threads.check_body(self._connection.is_turned_away)
@@ -70,9 +70,7 @@ class Body(io.RawIOBase):
         return count
 
     def skip(self) -> bool:
-        """Whether the whole body has been read. Skips the rest of a short body if it has
-        arrived.
-        """
+        """Whether the whole body has been read. Skips the rest of a short body if that has arrived."""
         buffer = self._connection.buffer
         if not self.is_over and not self._is_chunked and self._left <= SMALL:
             if self._left > len(buffer):

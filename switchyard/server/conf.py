@@ -140,8 +140,8 @@ def _is_private(address: Any) -> bool:
 
 class Patience:
     """The master's check of its worker, once a second, which skips the first check after a pause.
-    If the machine or the container was paused, so was the worker, which has not yet given its sign
-    of life.
+    If the machine or the container was paused, the worker was paused too, and has not yet given a
+    sign of life.
     """
 
     def __init__(self, look: Callable[[], None]) -> None:

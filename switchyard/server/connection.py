@@ -1,5 +1,6 @@
-"""A client's connection. Until the head of a request and a small body are complete, and again after
-the last answer, it waits on the worker's poller, not on a request thread as in gunicorn.
+"""A client's connection. The connection waits on the worker's poller until the head of a request
+and a small body are complete, and again after the last answer. In gunicorn, it would occupy a
+request thread.
 """
 
 import re
@@ -61,8 +62,8 @@ class Connection(TConn):  # type: ignore[misc]
     def wait_for_request(
         self, begin_within: float, head_within: float, body_within: float, now: float
     ) -> None:
-        """Begin to wait for a request. The arguments are seconds: from now to the first byte and to
-        the last byte of the head, then from the head's end to the last byte of a small body.
+        """Begin to wait for a request. The arguments are in seconds: from now to the first byte of
+        the head, from now to its last byte, and from there to the last byte of a small body.
         """
         self.is_late = self.is_turned_away = False
         self.body_within = body_within
@@ -80,9 +81,9 @@ class Connection(TConn):  # type: ignore[misc]
         return bool(data)
 
     def receive_first(self) -> bool:
-        """Read what a new connection has sent so far. This is often its whole request, which then
-        need not wait on the poller. Returns False at the end of the stream and after a reset.
-        Raises OSError.
+        """Read what a new connection has sent so far. This is often the whole request, so the
+        connection need not wait on the poller. Returns False at the end of the stream and after a
+        reset. Raises OSError.
         """
         try:
             return not self.has_left() and self.receive()
@@ -90,8 +91,8 @@ class Connection(TConn):  # type: ignore[misc]
             return True
 
     def has_request(self) -> bool:
-        """Whether a head (or one that is too large, and will be refused) and a small body are
-        complete.
+        """Whether the head and a small body are complete. A head that is too large, and will be
+        refused, counts as complete.
         """
         if not self._head_end:
             self._find_head()
@@ -129,7 +130,9 @@ class Connection(TConn):  # type: ignore[misc]
         self.sock.setblocking(False)
 
     def discard(self, waste: bytearray) -> bool:
-        """Drop what has arrived. Returns False at the end of the stream. Raises OSError."""
+        """Discard the bytes that have arrived. Returns False at the end of the stream. Raises
+        OSError.
+        """
         count = self.sock.recv_into(waste)
         self._num_discarded += count
         return count > 0 and self._num_discarded < MAX_DISCARDED
@@ -152,7 +155,7 @@ class Connection(TConn):  # type: ignore[misc]
     # A request thread
 
     def init(self) -> None:
-        """Give the head to gunicorn's parser. Raises errors that it answers with 414 or 431."""
+        """Give the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or 431."""
         self.initialized = True
         if self.parser is None:
             self.parser = _Parser(self)

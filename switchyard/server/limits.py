@@ -15,8 +15,8 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams to /dev/null, because libraries write to them, or to any file
-    that got their number. An engine's process inherits them.
+    """Open closed standard streams to /dev/null, because libraries write to their numbers, even if
+    another file has got one of these. An engine's process inherits the streams.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
@@ -25,14 +25,15 @@ def open_standard_streams() -> None:
 
 
 def check_temporary_directory(path: str | None) -> None:
-    """Checks `path`, or the system's directory. Raises OSError."""
+    """Checks `path`, or else the system's temporary directory. Raises OSError."""
     with tempfile.TemporaryFile(dir=path) as file:
         file.write(b"x")
 
 
 def raise_open_files() -> int:
     """Raise the soft limit of open files to the hard one, for this process and its children. The
-    default soft limit, which is meant for `select`, is a hundredth of it. Returns the new limit.
+    default soft limit, which is meant for `select`, is a hundredth of the hard one. Returns the new
+    limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # the system allows less
@@ -42,7 +43,7 @@ def raise_open_files() -> int:
 
 
 def max_connections(num_threads: int, num_files: int) -> int:
-    """The maximum number of the worker's connections. Each thread may have one more file open for
+    """The maximum number of the worker's connections. Each thread may have another file open for
     its request.
     """
     if num_files == resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""Messages to systemd by the protocol of sd_notify, which are datagrams to a socket."""
+"""Sends messages to systemd with the protocol of sd_notify: datagrams to a socket."""
 
 import contextlib
 import socket
@@ -27,8 +27,8 @@ class Notifier:
 
     @classmethod
     def take(cls, variables: MutableMapping[str, str]) -> "Notifier":
-        """Removes systemd's variables from `variables`, because gunicorn's master would send READY
-        before a model is loaded, and children must not send messages.
+        """Removes systemd's variables from `variables`, because otherwise gunicorn's master would
+        send READY before a model is loaded, and because children must not send messages.
         """
         address = variables.pop("NOTIFY_SOCKET", "")
         microseconds = variables.pop("WATCHDOG_USEC", "0")
@@ -53,8 +53,8 @@ class Notifier:
 
 
 class Pulse:
-    """Reports the models' states. Signs of life stop when a model hangs longer than `_bears`
-    allows.
+    """Reports the models' states. The signs of life stop when a model hangs for longer than
+    `_bears` allows.
     """
 
     def __init__(

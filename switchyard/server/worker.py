@@ -77,8 +77,8 @@ class Worker(ThreadWorker):
         return RequestPool(self.cfg.threads)
 
     def load_wsgi(self) -> None:
-        """Starts all request threads before the load. If a thread couldn't be started later, for
-        lack of room, this would end the worker.
+        """Starts all request threads before the load, because a failure to start a thread later
+        would end the worker.
         """
         engine.keep_memory_small()  # before any thread
         num_threads = self.cfg.threads
@@ -113,7 +113,7 @@ class Worker(ThreadWorker):
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """Drains at SIGTERM and SIGINT. gunicorn's own handler would stop accepting at once, and
-        cut answers off.
+        would cut off answers.
         """
         if getattr(self, "wsgi", None) is None:  # not loaded
             super().handle_exit(sig, frame)
@@ -130,9 +130,9 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """Accept all waiting connections, unless there are too many. If only one were accepted per
-        turn, the others would wait for everything else in each turn. gunicorn's own method raises
-        an error if there is no free file or memory, which ends the worker.
+        """Accept all waiting connections, unless there are too many. If a turn accepted only one,
+        the others would wait for everything else that happens in a turn. When there is no free file
+        or memory, gunicorn's own method raises an error, which ends the worker.
         """
         while self._accept_one(listener) and self.nr_conns < self.worker_connections:
             pass
@@ -308,7 +308,7 @@ class Worker(ThreadWorker):
     # Watch's thread
 
     def make_room(self, status: int) -> None:
-        """End, so that the master starts another worker, perhaps with this exit status. New
+        """End, perhaps with this exit status, so that the master starts another worker. New
         connections wait for that worker; running answers are finished.
         """
         super().handle_exit(None, None)

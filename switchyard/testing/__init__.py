@@ -1,5 +1,5 @@
-"""A scripted model for tests of applications that use the extension. It needs no torch and no
-thread; routes, validation and streaming are real.
+"""A scripted model for tests of applications that use the extension. The model needs neither torch
+nor a thread; routes, validation and streaming are real.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ __all__ = ["Fake", "fake", "faking"]
 
 
 class FakeModels(engine.Models):
-    """A table whose engines need no load and no regular checks."""
+    """A table whose engines need neither loads nor regular checks."""
 
     def start(self) -> None:
         self._process = os.getpid()
@@ -35,7 +35,7 @@ FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't clo
 
 class Fake:
     """Replaces the models of one application, until `close` or the end of `with`. If there are
-    several, the latest one that isn't closed counts.
+    several, the most recent one that isn't closed is in effect.
     """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
@@ -55,12 +55,12 @@ class Fake:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """The script; it may be changed."""
+        """The script, which may be changed."""
         return self._script.answers
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts so far, as the template renders them, with the latest at the end."""
+        """The prompts so far, as the template renders them, in order of arrival."""
         return self._script.prompts
 
     def close(self) -> None:
@@ -85,21 +85,23 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Make the model of a Flask application that uses the extension give answers from a script. A
-    prompt gets the answer whose key ends last in it. An answer is a text, or an exception of
-    `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`, which is raised, or a
-    tuple of a text and the exception after it. A prompt without any key gets a text that says so.
+    """Make the model of a Flask application that uses the extension give answers from a script. If
+    a prompt contains several keys, it gets the answer of the key that ends last. An answer is a
+    text, or an exception of `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`,
+    which is raised, or a tuple of a text and the exception after it. A prompt without any key gets
+    a text that says so.
 
-    Tokenizer and chat template are the application's own; in client mode, the demo model's. Tokens
-    and their limits count; sampling parameters have no effect.
+    Tokenizer and chat template are the application's own; in client mode, the demo model's. Limits
+    on tokens apply; sampling parameters have no effect.
     """
     return Fake(app, answers)
 
 
 @contextlib.contextmanager
 def faking() -> Iterator[Any]:
-    """Yields `fake`, and closes everything that it has made. An application that is created inside
-    needs no model on this machine; if there is none, the demo model's tokenizer replaces it.
+    """Yields `fake`, and then closes everything that it has made. An application that is created
+    inside the `with` block needs no model on this machine; the demo model's tokenizer replaces a
+    missing one.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, TABLES, "open", TABLES.open)

@@ -1,4 +1,4 @@
-"""An engine with scripted tokens, all at once, on the calling thread."""
+"""An engine that delivers scripted tokens, all at once, on the calling thread."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A server in the process of its host application, without a socket."""
+"""A server in the host application's own process, without a socket."""
 
 import io
 from typing import Any

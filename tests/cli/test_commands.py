@@ -183,7 +183,7 @@ def test_a_wrong_value_is_told_by_its_option(switchyard, monkeypatch, arguments,
     ("arguments", "says"),
     [
         (["check", "a", "b"], "unexpected extra argument"),
-        (["check", "--set", "nothing=1"], "NAME one of the settings"),
+        (["check", "--set", "nothing=1"], "where NAME is a setting"),
         (["check", "--set", "name"], "must be NAME=VALUE"),
         (["check", "--config", "nowhere.toml"], "there is no such file"),
         (["srve"], "No such command"),

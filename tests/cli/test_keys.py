@@ -166,10 +166,10 @@ def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
     ("arguments", "status", "says"),
     [
         (["add", "Ann"], 1, "Ann: name"),
-        (["add", "ann"], 1, "has a key called ann: edit its entry"),
+        (["add", "ann"], 1, "already has a key called ann: edit it"),
         (["add", "eve", "--rpm", "0"], 1, "eve: rpm"),
-        (["add", "eve", "--expires", "tomorrow"], 2, "must be such as 2027-01-01T00:00:00Z"),
-        (["add", "eve", "--expires", "2030-01-01T00:00:00"], 2, "must be such as 2027"),
+        (["add", "eve", "--expires", "tomorrow"], 2, "must be a time such as 2027-01-01T00:00:00Z"),
+        (["add", "eve", "--expires", "2030-01-01T00:00:00"], 2, "must be a time such as 2027"),
         (["add", "eve", "--expires", "2020-01-01T00:00:00Z"], 2, "is in the past"),
         (["add", "eve", "--priority", "5"], 1, "above the server's setting max_priority, 0"),
         (["remove", "ann"], 1, "it is the only key"),

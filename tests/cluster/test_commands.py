@@ -234,7 +234,7 @@ def test_without_ray_or_with_another_one_all_commands_say_what_to_install(
     cure = "pip install 'switchyard[cluster]'"
     assert call(command) == (
         1,
-        f"switchyard: ray 2.61.0 is installed, and 2.60 is needed: {cure}",
+        f"switchyard: ray 2.61.0 is installed, but 2.60 is needed: {cure}",
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert call(command) == (1, f"switchyard: ray is not installed: {cure}")
@@ -243,7 +243,7 @@ def test_without_ray_or_with_another_one_all_commands_say_what_to_install(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("head",), "cluster.head is 10.0.0.1, and this machine is 10.0.0.2"),
+        (("head",), "cluster.head is 10.0.0.1, but this machine is 10.0.0.2"),
         (("head", "--address", "10.9.9.9"), "--address 10.9.9.9: this machine has 127.0.0.1, 10"),
         (("node", "--engines", "-1"), "--engines -1: must be from 0 to 64"),
         (("node", "--label", "A B"), "--label: 'A B' must be a label"),
@@ -273,7 +273,7 @@ def test_a_machine_with_no_address_of_the_network_or_two_lists_all(
 
 
 def test_apply_and_status_say_why_an_engine_fails_while_others_run():
-    fault = "10.0.0.3: /m has no model, and where apply ran fp_1: copy the model"
+    fault = "10.0.0.3: /m has no model, but the machine that ran apply has fp_1: copy the model"
     two = {"llama": state({"RUNNING": 2, "STARTING": 1}, state="DEPLOYING", message=fault)}
     told = []
     cluster = Fake(two, {"llama": state({"RUNNING": 3})})
@@ -305,7 +305,7 @@ def test_a_failure_before_this_apply_is_none_of_it(faults, status, word):
 def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, command, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    message = "switchyard: cluster: there is no switchyard.toml here: run this where it is"
+    message = "switchyard: cluster: there is no switchyard.toml here: run this where it exists"
     assert call(command) == (1, message)
 
 
@@ -429,7 +429,7 @@ def test_a_new_key_is_the_owners_alone_and_replaces_none(call, tmp_path):
 
 def test_a_head_is_not_drained(call, monkeypatch):
     monkeypatch.setattr(commands, "addresses_here", lambda: ["10.0.0.1"])
-    message = "switchyard: 10.0.0.1 is the head, and only another machine can be drained"
+    message = "switchyard: 10.0.0.1 is the head, and only other machines can be drained"
     assert call("node", "--drain") == (1, message)
 
 

@@ -1,1 +1,1 @@
-"""The programs that a machine of a cluster keeps running. Knows nothing of Ray."""
+"""The programs that a machine of a cluster keeps running. Independent of Ray."""

@@ -1,5 +1,5 @@
-"""Supervises one `switchyard engine`, as systemd would: messages of sd_notify show whether it is
-ready, alive or silent. Knows nothing of Ray.
+"""Supervises one `switchyard engine`, as systemd would: sd_notify messages show whether it is
+ready, alive or silent. Independent of Ray.
 """
 
 import contextlib
@@ -29,12 +29,14 @@ IN_USE = "can't listen on"
 
 
 class EngineFailed(Exception):
-    """An engine did not become ready. The message is one line, with the last line of the engine."""
+    """An engine did not become ready. The message is one line, which includes the engine's last
+    line of output.
+    """
 
 
 class Place:
-    """An address that no other supervisor on this machine has. It is reserved by an abstract Unix
-    socket, which the kernel keeps for each network namespace and removes with the process.
+    """An address that no other supervisor on this machine uses. An abstract Unix socket reserves
+    it; the kernel keeps such a socket for each network namespace, and removes it with the process.
     """
 
     PREFIX = "switchyard-engine-"
@@ -54,14 +56,14 @@ class Place:
 
     @classmethod
     def taken(cls, address: str) -> list[str]:
-        """The places at one of this machine's addresses that supervisors have now."""
+        """The places at one of this machine's addresses that supervisors hold now."""
         with open("/proc/net/unix") as file:
             names = re.findall(rf" @{cls.PREFIX}(\S+)$", file.read(), re.MULTILINE)
         return sorted({one for one in names if one.startswith(f"{address}:")})
 
 
 class EngineProcess:
-    """Starts an engine at a free port. `start` returns once the engine is ready."""
+    """Starts an engine on a free port. `start` returns once the engine is ready."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Records which engines failed to start on a machine. Otherwise an engine that fails each time
-would load a model again and again, and Serve reports no failure while other engines of the model
-run.
+"""Records which engines failed to start on a machine. Without this record, an engine that always
+fails would load its model again and again, and Serve reports no failure while other engines of the
+model run.
 """
 
 import json

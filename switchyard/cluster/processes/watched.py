@@ -1,4 +1,4 @@
-"""Programs that a machine of a cluster keeps running. Knows nothing of Ray."""
+"""Programs that a machine of a cluster keeps running. Independent of Ray."""
 
 import contextlib
 import os
@@ -18,8 +18,8 @@ LAST = 1.0  # seconds for the thread to end after it
 
 
 class Watched:
-    """Starts a program again whenever it ends: after 1 second, then 2, 4, up to 30. If this process
-    is killed, the program gets SIGTERM, because no other could start beside it.
+    """Restarts a program whenever it ends, after 1 second, then 2, 4, up to 30. If this process is
+    killed, the program gets SIGTERM, because a second one could not start while the first runs.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Watched:
 
 
 def kill_session(session: int) -> None:
-    """Kill the processes of a session, whose leader has ended."""
+    """Kill the processes of a session whose leader has ended."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and _session_of(entry) == session:
             with contextlib.suppress(OSError):

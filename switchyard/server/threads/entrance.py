@@ -1,9 +1,10 @@
 """The entrance: admission of POSTs to request threads. The others wait in order, without a thread.
 
 A request has a place from its dispatch until its jobs are submitted, it waits for something, or it
-has ended. Preparing a prompt needs the GIL. More prompts at once would not be ready sooner, and
-would take the GIL from the threads that answer. After a request was refused, its place rests for as
-long as the request took, so clients that return at once take at most half of the places' time.
+has ended. Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be
+ready sooner, and the threads that answer would get the GIL less often. After a request was refused,
+its place rests for as long as the request took, so clients that return at once take at most half of
+the places' time.
 """
 
 import heapq
@@ -53,7 +54,7 @@ class Entrance(Generic[Guest]):
     # Main thread
 
     def enter(self, guest: Guest) -> None:
-        """Begin the request now, or in its turn."""
+        """Begin the request now, or when its turn comes."""
         now = time.monotonic()
         with self._lock:
             if len(self._waiting) >= self._max_waiting:

@@ -1,4 +1,4 @@
-"""Limits how long a connection may hold a request thread. Request threads."""
+"""Limits how long a connection may hold a request thread. Called on request threads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,8 @@ RETRY = 1.0  # seconds; a guess, since a slow client's end is unknown
 
 
 class RequestThreads:
-    """The last few threads read no bodies, so that health checks and refusals always get an answer.
-    At most half of the threads wait for bodies.
+    """The last few threads don't read bodies, so that health checks and refusals always get an
+    answer. At most half of the threads wait for bodies.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class LastBusyFirst:
 class RequestPool(ThreadPoolExecutor):
     """A pool that reuses the threads that were busy last. Python's own pool uses its threads in
     turn. For each used thread, the C library keeps a stack and up to 240 KB of freed memory, which
-    would be for some hundred threads, though few are busy.
+    Python's pool would take for hundreds of threads although few are busy.
     """
 
     def __init__(self, max_workers: int) -> None:
