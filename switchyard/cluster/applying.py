@@ -60,7 +60,9 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
 
 
 def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[str], None]) -> int:
-    """Returns the exit status, which is 3 if engines remain after the time that they have to end."""
+    """Returns the exit status, which is 3 if engines remain after the time that they have to
+    end.
+    """
     cluster.delete(names)
     deadline = time.monotonic() + grace + RELEASE + 2 * STOP
     while left := sorted(set(names) & set(cluster.states())):

@@ -87,7 +87,7 @@ def _compare(wanted: Wanted, files: str) -> None:
     """Raises RuntimeError if the model here differs from that where `apply` ran."""
     if files and (own := wanted.files()) != files:
         raise RuntimeError(
-            f"{wanted.path} has {f'the files {own}' if own else 'no model'}, but the machine that ran apply has"
+            f"{wanted.path} has {f'the files {own}' if own else 'no model'}, but apply ran with"
             f" {files}: copy the model"
         )
 

@@ -70,7 +70,9 @@ class Body(io.RawIOBase):
         return count
 
     def skip(self) -> bool:
-        """Whether the whole body has been read. Skips the rest of a short body if that has arrived."""
+        """Whether the whole body has been read. Skips the rest of a short body if that has
+        arrived.
+        """
         buffer = self._connection.buffer
         if not self.is_over and not self._is_chunked and self._left <= SMALL:
             if self._left > len(buffer):

@@ -155,7 +155,9 @@ class Connection(TConn):  # type: ignore[misc]
     # A request thread
 
     def init(self) -> None:
-        """Give the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or 431."""
+        """Give the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or
+        431.
+        """
         self.initialized = True
         if self.parser is None:
             self.parser = _Parser(self)

@@ -273,7 +273,7 @@ def test_a_machine_with_no_address_of_the_network_or_two_lists_all(
 
 
 def test_apply_and_status_say_why_an_engine_fails_while_others_run():
-    fault = "10.0.0.3: /m has no model, but the machine that ran apply has fp_1: copy the model"
+    fault = "10.0.0.3: /m has no model, but apply ran with fp_1: copy the model"
     two = {"llama": state({"RUNNING": 2, "STARTING": 1}, state="DEPLOYING", message=fault)}
     told = []
     cluster = Fake(two, {"llama": state({"RUNNING": 3})})

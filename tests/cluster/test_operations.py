@@ -91,9 +91,7 @@ def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
     field.wait_for_engines(2)
     field.machines.settings(3)
     apply = field.machines.switchyard(1, "cluster", "apply", text=True)
-    fault = (
-        f"{NET}.3: {DEMO} has the files {fingerprint(other)}, but the machine that ran apply has"
-    )
+    fault = f"{NET}.3: {DEMO} has the files {fingerprint(other)}, but apply ran with"
     wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
     assert len(field.wait_for_engines(2)) == 2
     rests = f"{NET}.3: failed 3 times, the next try is at"
@@ -128,7 +126,7 @@ def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(f
     nothing_lost(result)
     assert {one[:2] for one in field.wait_for_engines(3)} == three
     field.kill(pid)
-    fault = f"{NET}.3: {DEMO} has no model, but the machine that ran apply has {fingerprint(Path(DEMO))}"
+    fault = f"{NET}.3: {DEMO} has no model, but apply ran with {fingerprint(Path(DEMO))}"
     wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
     two = {one[:2] for one in field.wait_for_engines(2)}
     with field.load(40, 100) as result:

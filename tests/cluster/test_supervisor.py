@@ -79,12 +79,12 @@ def test_other_files_are_refused_with_both_fingerprints(start):
     own = here.files()
     assert start(files=own) == start(files="") == "the engine ended with status 3: no memory"
     assert start(files="fp_1", apply="2") == (
-        f"{start.model} has the files {own}, but the machine that ran apply has fp_1: copy the model"
+        f"{start.model} has the files {own}, but apply ran with fp_1: copy the model"
     )
     for apply, lose in ("3", (start.model / "config.json").unlink), ("4", start.model.rmdir):
         lose()  # an emptied directory, and none
         assert start(files=own, apply=apply) == (
-            f"{start.model} has no model, but the machine that ran apply has {own}: copy the model"
+            f"{start.model} has no model, but apply ran with {own}: copy the model"
         )
         assert here.files() == ""  # where `apply` runs
 
