@@ -1,4 +1,4 @@
-"""Calls of a backend whose libraries may raise anything. Engine thread only."""
+"""Calls to a backend, whose libraries may raise anything. Engine thread only."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Delivers the events of several threads in one order."""
+"""Delivers the events of several threads in a single order."""
 
 import threading
 from collections import deque
@@ -10,8 +10,8 @@ from switchyard.engine.schedule.alarms import ALARMS
 
 
 class Outbox:
-    """The thread that is delivering also delivers the events of other threads, which don't wait for
-    it.
+    """The thread that is currently delivering also delivers the events of other threads, so these
+    don't wait.
     """
 
     def __init__(self, deliver: Deliver) -> None:
@@ -31,7 +31,9 @@ class Outbox:
             ALARMS.set(0.0, self.deliver)
 
     def deliver(self) -> None:
-        """Deliver all queued events. If another thread is delivering, it delivers these too."""
+        """Deliver all queued events. If another thread is already delivering, that thread delivers
+        these events too.
+        """
         while self._batches and self._turn.acquire(blocking=False):
             try:
                 while self._batches:

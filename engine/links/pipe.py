@@ -1,7 +1,8 @@
 """An engine thread in a child process, at the other end of a socket.
 
-The child is restarted after the loss of its thread, its device or its process. It ends with this
-process, because the socket closes or, if it can't notice that, because the kernel ends it.
+The child is restarted after the loss of its thread, its device or its process. When this process
+ends, the child ends too, because the socket closes or, if the child can't notice that, because the
+kernel kills it.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 class PipeLink:
     """`make_backend` is called in the child, with the child's `deliver`. The function must be
-    picklable: a module's function, or a `partial` of one.
+    picklable: a module-level function, or a `partial` of one.
     """
 
     at = ""

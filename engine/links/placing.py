@@ -26,13 +26,14 @@ MOST_ASKED = 8  # shared engines, up to which all are compared
 
 
 def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) -> Replica | None:
-    """The replica for a job: the one with the most cached pages of the prompt's beginning, if it
-    has no more jobs than `BALANCE` times the mean (bounded loads: Mirrokni, Thorup, Zadimoghaddam
-    2016). Otherwise the least busy one. None if no replica has room.
+    """The replica for a job: the one that has cached the most pages of the prompt's beginning, if
+    it has at most `BALANCE` times the mean number of jobs (bounded loads: Mirrokni, Thorup,
+    Zadimoghaddam 2016). Otherwise the least busy one. None if no replica has room.
 
-    Other servers choose among shared engines too. So equals are chosen between at random, and with
-    more than `MOST_ASKED` engines, the less busy of two random ones is chosen (Mitzenmacher 2001).
-    Otherwise all servers would send their jobs to the same engine until it reports its load again.
+    Other servers choose among shared engines too. If all chose the least busy one, they would send
+    their jobs to the same engine until it reports its load again. So ties are broken at random, and
+    if there are more than `MOST_ASKED` engines, the less busy of two random ones is chosen
+    (Mitzenmacher 2001).
     """
     free = [one for one in replicas if one.has_place(placed.job, max_jobs)]
     if len(free) < 2:
@@ -48,8 +49,8 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
 
 
 def max_jobs_each(config: ModelConfig) -> int | None:
-    """The maximum number of jobs that each replica is given. None: no limit, for a single shared
-    engine, in which the jobs of all servers wait in one queue.
+    """The maximum number of jobs for each replica. None: no limit, for a single shared engine,
+    where the jobs of all servers wait in one queue.
     """
     if len(config.at) == 1 and not config.has_source:
         return None
@@ -80,7 +81,7 @@ class PlacedJobs:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Identifiers of the jobs without a replica, beginning with the next."""
+        """Identifiers of the jobs without a replica, in the order of the queue."""
         return self._pending.identifiers()
 
     @property
@@ -93,12 +94,12 @@ class PlacedJobs:
         self.assign()
 
     def at(self, replica: Replica, identifier: str) -> Placed | None:
-        """The job, unless it has ended or was moved."""
+        """The job, unless it has ended or moved."""
         placed = self._jobs.get(identifier)
         return placed if placed is not None and placed.replica is replica else None
 
     def assign(self) -> None:
-        """Start the jobs for which there is room, beginning with the best."""
+        """Start the jobs for which there is room, in the order of the queue."""
         ready = self._replicas.ready
         while self._pending and ready and self._assign_one(ready):
             pass

@@ -1,4 +1,4 @@
-"""Queries to replicas, which may also hold jobs of other servers. Under the link's lock."""
+"""Questions to replicas, which may also hold jobs of other servers. Under the link's lock."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ MAX_OPEN = 64  # open questions; the next replaces the oldest, which has timed o
 
 class Questions:
     """`ask` returns answers that are known here; `note` returns answers that are complete once a
-    replica has answered. If a replica is lost, questions to it stay unanswered.
+    replica has answered. If a replica is lost, questions to it remain unanswered.
     """
 
     def __init__(self, is_one_queue: bool) -> None:
@@ -24,7 +24,7 @@ class Questions:
         replicas: Sequence[Replica],
         waiting: tuple[str, ...],
     ) -> list[PendingList | JobList]:
-        """`waiting`: identifiers of jobs without a replica, beginning with the next."""
+        """`waiting`: identifiers of jobs without a replica, in the order of the queue."""
         ready = [one for one in replicas if one.status == "ready"]
         if isinstance(question, ListJobs):
             return self._list_jobs(question, ready)

@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def unstarted(self) -> list[str]:
-        """Identifiers of jobs that have not started, beginning with the oldest."""
+        """Identifiers of jobs that have not started, oldest first."""
         return [identifier for identifier, one in self.jobs.items() if not one.is_started]
 
     @property
@@ -83,7 +83,7 @@ class Replica:
 
     @property
     def num_pages(self) -> int:
-        """Pages that its jobs are expected to fill."""
+        """The pages that its jobs are expected to fill."""
         return sum(placed.num_pages for placed in self.jobs.values())
 
     def tell(self) -> ReplicaState:
@@ -99,8 +99,8 @@ class Replica:
         )
 
     def has_place(self, job: Job, max_jobs: int | None) -> bool:
-        """Whether the job would start there, as far as the link knows; only the replica knows which
-        jobs share pages. `max_jobs`: None if jobs wait in the replica.
+        """Whether the job would start on this replica, as far as the link knows; only the replica
+        knows which jobs share pages. `max_jobs`: None if jobs may wait in the replica.
         """
         assert self.info is not None
         if self.is_full or not fits(job, self.info):
@@ -125,7 +125,7 @@ class Replica:
             self.pages.popitem(last=False)
 
     def drop(self, identifier: str) -> None:
-        """Note that the job has ended on the replica."""
+        """Record that the job has ended on the replica."""
         del self.jobs[identifier]
         self.num_since -= 1
 
@@ -163,7 +163,7 @@ class Replica:
         self.num_since, self.is_full = 0, False
 
     def rest(self) -> None:
-        """Keep the counts, but note that nothing is running on the replica."""
+        """Keep the counts, but record that nothing is running on the replica."""
         if self.stats is not None:
             self.stats = self.stats.at_rest()
 

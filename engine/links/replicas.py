@@ -1,4 +1,4 @@
-"""One link to several replicas of a model, or to a single engine thread that may be lost.
+"""A single link to several replicas of a model, or to one engine thread that may be lost.
 
 Jobs wait here, in one fair queue, until a replica has room. Priorities and shares apply across all
 replicas, and a lost replica ends only jobs whose text has begun.
@@ -55,8 +55,9 @@ MAX_RETRY, MAX_RETRY_SHARED = 300.0, 30.0
 
 
 class ReplicaLink:
-    """Moves a job without text to another replica if its own is lost. A job is moved only once,
-    because it may be the cause of the loss. All other jobs of a lost replica end with an error.
+    """If a replica is lost, its jobs that have no text yet move to another replica. A job moves
+    only once, because it may have caused the loss. All other jobs of a lost replica end with an
+    error.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class ReplicaLink:
             replica.link.start()
 
     def follow(self, makers: Mapping[str, MakeLink]) -> None:
-        """Use exactly the replicas at these addresses from now on. A replica that is no longer
-        listed gets no more jobs, and ends after its last one. If there is no replica at all, jobs
+        """From now on, use only the replicas at these addresses. A replica that is no longer listed
+        gets no more jobs, and its link ends after its last job. If there is no replica at all, jobs
         wait.
         """
         with self._lock:
@@ -105,8 +106,8 @@ class ReplicaLink:
             one.link.start()
 
     def tell_demand(self) -> None:
-        """Report to shared engines how many jobs wait here, and once more when no job waits any
-        longer.
+        """Report to shared engines how many jobs wait here, and report once more when none waits
+        any longer.
         """
         with self._lock:
             before, self._demand = self._demand, self._jobs.num_waiting

@@ -1,4 +1,4 @@
-"""The replicas of a link, and the context and cache that they offer together. Under the link's
+"""The replicas of a link, and the context and cache that all of them offer. Under the link's
 lock.
 """
 
@@ -46,7 +46,7 @@ class Roster:
 
     @property
     def named(self) -> set[str]:
-        """The addresses of the replicas that don't leave."""
+        """The addresses of the replicas that are not leaving."""
         return {one.link.at for one in self._replicas if not one.is_leaving}
 
     @property
@@ -57,8 +57,8 @@ class Roster:
         self._replicas.append(replica)
 
     def follow(self, at: Iterable[str], make: Callable[[str], Replica]) -> list[Replica]:
-        """Keep only the replicas at these addresses. Returns the new ones, which are to be
-        started.
+        """Keep only the replicas at these addresses. Returns the new replicas, which the caller
+        must start.
         """
         named = set(at)
         for one in self._replicas:
@@ -76,7 +76,7 @@ class Roster:
         return came
 
     def part(self) -> None:
-        """End the links of replicas that leave and have no job."""
+        """End the links of leaving replicas that have no jobs."""
         for one in [one for one in self._replicas if one.is_leaving and not one.jobs]:
             if one.status == "stopped":  # its link has ended
                 self.remove(one)
@@ -85,7 +85,7 @@ class Roster:
                 one.link.send(Stop())
 
     def remove(self, replica: Replica) -> None:
-        """Remove the replica, but keep its counts, because the counts of a model never decrease."""
+        """Remove the replica, but keep its counts, because a model's counts must never decrease."""
         if replica in self._replicas:
             self._replicas.remove(replica)
         if replica.stats is not None:
@@ -95,7 +95,7 @@ class Roster:
             self._past = stats.after(self._past)
 
     def counts(self) -> list[Stats]:
-        """Numbers of all replicas, including those that have left."""
+        """The counts of all replicas, including those that have left."""
         gone = [stats for stats, _ in self._gone.values()]
         found = [self._past, *gone, *(one.stats for one in self._replicas)]
         return [one for one in found if one is not None]
@@ -104,7 +104,7 @@ class Roster:
         return ReplicaStates(tuple(one.tell() for one in self._replicas))
 
     def refusal(self, replica: Replica, info: ModelInfo) -> str:
-        """Returns why a replica that offers this can't serve together with the other replicas;
+        """Returns why a replica with this `info` can't serve together with the other replicas;
         empty if it can.
         """
         others = self._offers(replica)
@@ -115,7 +115,7 @@ class Roster:
         return ""
 
     def promise(self) -> ModelInfo | None:
-        """Compute the promise again. None if it doesn't change."""
+        """Compute the promise again. Returns None if it hasn't changed."""
         before, offers = self.info, self._offers()
         if offers:
             self.info = replace(
@@ -127,7 +127,7 @@ class Roster:
         return None if self.info == before else self.info
 
     def misfit(self, job: Job, config: ModelConfig) -> Rejected | None:
-        """Why no replica can ever hold the job: those that could have left."""
+        """Why no replica can ever hold the job any longer; None if one can."""
         if self.info is None or any(fits(job, one) for one in (self.info, *self._offers())):
             return None
         try:

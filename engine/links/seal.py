@@ -1,4 +1,4 @@
-"""Seals for messages between two ends that share one key."""
+"""Seals for messages between two ends that share a key."""
 
 import hmac
 import struct

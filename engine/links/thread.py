@@ -54,12 +54,12 @@ LOST = "the generator has lost the job"
 
 
 class EngineThread:
-    """Takes commands, keeps the batch full, and passes events to `deliver`. This is the Link for
+    """Takes commands, keeps the batch full, and passes events to `deliver`. It is the Link within
     this process.
 
     `deliver` gets all events of an iteration, on the engine thread, and must not block. The last
-    event is always `Stopped`, which also ends all remaining jobs. A backend may raise panics of
-    Rust libraries, which aren't `Exception`s.
+    event is always `Stopped`, which also ends all remaining jobs. A backend may raise panics from
+    Rust libraries, which aren't of type `Exception`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class EngineThread:
         self._inbox.put(command)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether the thread has ended, or never started, within `timeout` seconds."""
+        """Returns whether the thread has ended within `timeout` seconds, or never started."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():

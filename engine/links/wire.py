@@ -1,14 +1,15 @@
-"""Messages over a socket. Each is a pickle, preceded by its length in bytes and perhaps its seal.
+"""Messages over a socket. Each message is a pickle, preceded by its length in bytes and, with a
+key, its seal.
 
 A pickle can run any code. The other end is one of these:
 
-- a process that this one has started, or that has started it, over a pair of sockets (`pipe.py`).
-  No other process can connect to them.
+- a process that this process has started, or that has started this process, over a pair of sockets
+  (`pipe.py`). No other process can connect to them.
 - a process of the same user or of root, over a Unix socket (`hosts/peer.py`).
 - a process that has proved the key (`hosts/handshake.py`). Each of its messages has a seal.
 
 Dataclasses are sent without fields that have their default values. So one end can run a later
-version, whose dataclasses have more fields, as long as these fields have their default values.
+version, whose dataclasses have additional fields, as long as these keep their default values.
 """
 
 import contextlib
@@ -71,8 +72,9 @@ class Wire:
         self._socket.sendall(HEAD.pack(len(data)) + seal + data)
 
     def receive(self, timeout: float | None = None) -> list[Any] | None:
-        """All whole messages that have arrived; empty if only a part of one has. None if no byte
-        has come in `timeout` seconds. Raises EOFError when the other end closes, OSError.
+        """All complete messages that have arrived; empty if only a part of one has arrived. None if
+        no byte has come in `timeout` seconds. Raises OSError, and EOFError when the other end
+        closes.
         """
         if self._messages:
             messages, self._messages = self._messages, []
@@ -189,7 +191,7 @@ def _pickled(message: Any) -> bytes:
 
 
 def restore(kind: type, values: dict[str, Any]) -> Any:
-    """A dataclass from the fields that differ from their defaults. Its name crosses."""
+    """A dataclass of type `kind`, from the fields that differ from their defaults."""
     try:
         return kind(**values)
     except TypeError:
@@ -201,8 +203,8 @@ def restore(kind: type, values: dict[str, Any]) -> Any:
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:
-    """Send the outbox's messages, up to None. An empty list is a sign of life, which is sent after
-    `interval` seconds without a message. Raises OSError.
+    """Send the outbox's messages until it gives None. After `interval` seconds without a message,
+    send an empty list as a sign of life. Raises OSError.
     """
     while True:
         try:

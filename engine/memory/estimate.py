@@ -1,5 +1,5 @@
-"""Estimates the GPU memory of a model and its cache, and chooses a cache that fits. Only
-arithmetic: the bytes that ExLlamaV2 0.3.2 allocates.
+"""Estimates the GPU memory of a model and its cache, and chooses a cache that fits. Does only
+arithmetic, according to what ExLlamaV2 0.3.2 allocates.
 """
 
 import itertools
@@ -30,7 +30,7 @@ class Footprint:
 
     @property
     def kv_size(self) -> int:
-        """Numbers in the keys of one token, in one layer."""
+        """The size of one token's keys in one layer, in numbers."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -51,12 +51,12 @@ class Footprint:
 
     def beside(self, mode: CacheMode, tokens: int) -> int:
         """Bytes in use on each GPU besides weights and cache, including a float16 copy of one
-        layer's cache if that is quantized.
+        layer's cache if the cache is quantized.
         """
         return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
     def whole(self, mode: CacheMode, tokens: int) -> int:
-        """Returns the bytes that everything takes on one GPU."""
+        """Bytes that weights, cache and all else take on one GPU."""
         return self.weights + self.cache(mode, tokens) + self.beside(mode, tokens)
 
 
@@ -80,8 +80,8 @@ class Memory:
         self._context = context
 
     def caches(self) -> list[tuple[CacheMode, int]]:
-        """The allowed caches that fit, as modes and tokens, the best first. If there are none,
-        raises NoRoom, with caches that would fit.
+        """The allowed caches that fit, as modes and tokens, best first. If there are none, raises
+        NoRoom, which names caches that would fit.
         """
         tokens = self._config.cache_tokens
         if tokens == "auto":
@@ -116,8 +116,8 @@ class Memory:
         return used if fits else []
 
     def unpacked(self, mode: CacheMode, tokens: int) -> list[int]:
-        """Bytes of the float16 copies for which there is room beside a cache, in the order of the
-        modules that can have one. Empty unless one GPU holds everything.
+        """Bytes of each float16 copy for which there is room next to this cache, in the order of
+        the modules that can have one. Empty unless one GPU holds everything.
         """
         config, most = self._config, self._config.unpacked_weights
         used = self.place(mode, tokens)
@@ -181,7 +181,7 @@ class Memory:
             used[i] += size + footprint.beside(mode, tokens) if size else 0
 
     def largest(self, mode: CacheMode) -> int:
-        """The maximum number of tokens that fit and that a full batch can use; 0 if there is no
+        """The maximum number of tokens that fit and that a full batch could use; 0 if there is no
         room.
         """
         most = self._config.max_batch_size * -(-self._context // PAGE_SIZE)

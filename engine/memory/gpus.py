@@ -54,14 +54,15 @@ def is_for_cpu(device: str) -> bool:
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs that the driver knows; empty without a driver."""
+    """All GPUs known to the driver; empty without a driver."""
     with _nvml() as (nvml, number):
         return [_gpu(nvml, _device(nvml, i)) for i in range(number)]
 
 
 def visible() -> list[Gpu]:
-    """The GPUs that CUDA would give to this process, in the order of CUDA_VISIBLE_DEVICES, or else
-    of the PCI bus. As in CUDA, the list ends at the first entry without a GPU.
+    """The GPUs that CUDA would give to this process, in the order of CUDA_VISIBLE_DEVICES or,
+    without that variable, of the PCI bus. As in CUDA, the list ends at the first entry that names
+    no GPU.
     """
     told = _told()
     if told is None:
@@ -77,8 +78,8 @@ def visible() -> list[Gpu]:
 
 
 def check_gpus(config: ModelConfig) -> None:
-    """Raises ModelError if one of the configuration's `gpus` does not exist, according to NVML or
-    else to CUDA_VISIBLE_DEVICES.
+    """Raises ModelError if one of the configuration's `gpus` does not exist according to NVML, or
+    to CUDA_VISIBLE_DEVICES if that is set.
     """
     if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
         return
@@ -96,7 +97,7 @@ def check_gpus(config: ModelConfig) -> None:
 
 
 def shares(config: ModelConfig) -> list[tuple[int, ...]]:
-    """The GPUs of each replica, in equal runs. Empty: all. Raises ModelError."""
+    """The GPUs of each replica, in groups of equal size. Empty: all. Raises ModelError."""
     if config.replicas == 1 or is_for_cpu(config.device):
         return [config.gpus] * config.replicas
     numbers = config.gpus or tuple(range(len(visible())))
@@ -116,8 +117,8 @@ def chosen(config: ModelConfig) -> dict[int, Gpu]:
 
 
 def environment(numbers: Sequence[int]) -> dict[str, str]:
-    """Environment variables for a process that may see only these GPUs; no GPUs: all. The numbers
-    are those of NVML, in PCI order; CUDA's own order begins with the fastest.
+    """Environment variables for a process that may see only these GPUs; an empty list: all. The
+    numbers are those of NVML, in PCI order; CUDA's own order begins with the fastest GPU.
     """
     if not numbers:
         return {}

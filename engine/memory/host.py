@@ -1,4 +1,4 @@
-"""The host memory that is left for this process, according to Linux's files."""
+"""The host memory that is left for this process, according to Linux's system files."""
 
 import contextlib
 import sys
@@ -16,8 +16,8 @@ V1 = (
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Free bytes: the minimum of the kernel's available memory and of what control groups leave. A
-    very large number if no file has this. `root`: the folder with `proc` and `sys`.
+    """Free bytes: the kernel's available memory, or what a control group leaves if that is less. A
+    very large number if no file has these figures. `root`: the folder with `proc` and `sys`.
     """
     return max(min([*_available(root), *_left(root)], default=sys.maxsize), 0)
 

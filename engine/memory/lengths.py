@@ -1,4 +1,4 @@
-"""The lengths in tokens for which a model is loaded, and which determine its work space."""
+"""The lengths, in tokens, for which a model is loaded. They determine its work space."""
 
 from dataclasses import dataclass
 

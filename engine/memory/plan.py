@@ -1,5 +1,5 @@
-"""Estimates the GPU memory of a model by cache mode, and finds settings with which it fits. Only
-arithmetic.
+"""Estimates the GPU memory of a model by cache mode, and finds settings with which the model fits.
+Does only arithmetic.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ class Plan:
 
 
 def plan(config: ModelConfig, jobs: int, free: Sequence[int], bits: float | None = None) -> Plan:
-    """`jobs`: contexts that the cache holds at once. `free`: bytes of each GPU. `bits`: as of
-    `measure`. Raises ModelError.
+    """`jobs`: the number of full contexts that the cache holds. `free`: free bytes of each GPU.
+    `bits`: as in `measure`. Raises ModelError.
     """
     footprints, lengths = measure(config, bits)
     native = measure(replace(config, max_seq_len=None), bits)[1].max_seq_len

@@ -9,19 +9,20 @@ MALLOC = {-8: 1, -3: 1 << 20, -1: 4 << 20}
 
 
 def give_memory_back() -> None:
-    """Return freed memory, even from the middle of the heap. It blocks malloc of all threads for
-    some milliseconds per 100 MiB.
+    """Return freed memory to the system, even from the middle of the heap. This blocks malloc in
+    all threads for a few milliseconds per 100 MiB.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_memory_small() -> None:
-    """Keep glibc from fragmenting memory. It would serve large tensors from up to eight heaps per
-    core, which fragment and never shrink, so the process would grow every hour. So all threads
-    share one heap, and large blocks are mapped one by one and returned when freed.
+    """Keep glibc from fragmenting memory. By default, glibc serves large tensors from up to eight
+    heaps per core, which fragment and never shrink, so the process would grow every hour. With
+    these options, all threads share one heap, and large blocks are mapped one by one and returned
+    when freed.
 
-    Call it before other threads start.
+    Call this function before other threads start.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return  # the operator has chosen

@@ -1,5 +1,5 @@
-"""Chooses the models to evict for another model. Pure, except `free`, and `needed`, which looks for
-room on the GPUs.
+"""Chooses which models to evict for another model. Pure, except for `free`, and for `needed`, which
+looks for room on the GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ LIBRARIES = 300 * 2**20  # bytes of a process with torch, before a load
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model that is loaded."""
+    """A loaded model."""
 
     name: str
     taken: Mapping[Place, int]  # bytes, as estimated by `needed` at its load
@@ -54,9 +54,9 @@ def victims(
     loaded: Sequence[Resident],
     excess: int = 0,
 ) -> list[str] | None:
-    """The models of `loaded` to evict so that `needed` fits and at least `excess` models are
+    """The models in `loaded` to evict so that `needed` fits and at least `excess` models are
     unloaded: idle ones first, and among these the least recently used. The list is minimal. None if
-    even all of them would not suffice.
+    evicting all of them would not suffice.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:
@@ -85,8 +85,8 @@ def free(places: Collection[Place]) -> dict[Place, int]:
 
 
 def needed(config: ModelConfig) -> dict[Place, int]:
-    """Bytes that a model will take, by place, with the reserve of its loader on GPUs. An `auto`
-    cache counts as one context, its minimum. Empty for a shared engine. Raises ModelError.
+    """Bytes that a model will take in each place, including the loader's reserve on GPUs. An `auto`
+    cache counts as one context, which is its minimum. Empty for a shared engine. Raises ModelError.
     """
     if config.at:
         return {}
@@ -99,8 +99,8 @@ def needed(config: ModelConfig) -> dict[Place, int]:
 
 
 def check_host(config: ModelConfig, taken: int = 0) -> None:
-    """Raises NoRoom, with the sums, for a model that the host's memory can't hold. `taken`: how
-    many of the free bytes other models will take.
+    """Raises NoRoom, with the figures, for a model that the host's memory can't hold. `taken`: free
+    bytes that other models will take.
     """
     need, tokens = host_need(config), _tokens(config)
     left = max(host.free_memory() - taken, 0)

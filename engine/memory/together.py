@@ -11,7 +11,7 @@ from switchyard.engine.memory.residency import Place, check_host, needed
 
 
 class Together:
-    """The memory that is free now, minus what the models that stay will take of it."""
+    """The memory that is free now, minus what the models that stay loaded will take."""
 
     def __init__(self) -> None:
         self.names: list[str] = []  # of the models that stay

@@ -1,5 +1,5 @@
 """The architectures, and their variants, that ExLlamaV2 0.3.2 computes, according to config.json.
-ExLlamaV2 would load most others as a Llama, or ignore the difference.
+ExLlamaV2 would load most other architectures as Llama, or would ignore a variant's differences.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ FIXED: dict[str, tuple[_Fixed, ...]] = {
 
 
 def check_architecture(model_config: dict[str, Any]) -> str:
-    """Returns the architecture. Raises ModelError for an unknown one, or a variant that ExLlamaV2
+    """Returns the architecture. Raises ModelError if it is unknown, or is a variant that ExLlamaV2
     would compute wrongly.
     """
     name = architecture_of(model_config)
@@ -95,7 +95,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
 
 
 def architecture_of(model_config: dict[str, Any]) -> str:
-    """Raises ModelError unless config.json names exactly one."""
+    """Raises ModelError unless config.json names exactly one architecture."""
     named = model_config["architectures"]
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         raise ModelError(f"config.json: architectures must name one, and is {named!r}")
@@ -104,9 +104,7 @@ def architecture_of(model_config: dict[str, Any]) -> str:
 
 
 def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's configuration. In a vision model it is in `text_config`, and beside
-    it.
-    """
+    """The language model's configuration. In a vision model, a part of it is in `text_config`."""
     inner = model_config.get("text_config")
     return {**model_config, **inner} if isinstance(inner, dict) else model_config
 

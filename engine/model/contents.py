@@ -1,5 +1,5 @@
-"""Reads the files of a model directory within limits, because the directory may come from a
-stranger.
+"""Reads the files of a model directory within limits, because the directory may come from an
+untrusted source.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ END = 1 << 20  # bytes at either end of a weight file that are hashed
 
 def check_contents(root: Path) -> None:
     """Raises ModelError for too many files, for a pipe or a device, which would block silently, and
-    for a link to a file elsewhere, whose owner may not want its text to be shown. A link may end in
-    the directory, and, in Hugging Face's cache, in the `blobs` of the same model.
+    for a link to a file elsewhere, whose owner may not want its text to be shown. The target of a
+    link may be in the directory or, in Hugging Face's cache, in the `blobs` of the same model.
     """
     if not root.is_dir():
         return
@@ -66,7 +66,7 @@ def read_text(path: Path, max_bytes: int = MAX_JSON) -> str:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """The JSON object in a file; empty for an optional file that doesn't exist. Raises
+    """The JSON object in a file; an empty one for an optional file that doesn't exist. Raises
     ModelError.
     """
     if optional and not path.is_file():
@@ -83,9 +83,10 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def fingerprint(root: Path) -> str:
-    """A hash of the files that a model is read from: their names, sizes and contents. It reads only
-    the first and the last MiB of weights, and of other files beyond MAX_TOKENIZER, because reading
-    them whole would take as long as a load. Copies of a model have the same hash. Raises OSError.
+    """A hash of the names, sizes and contents of the files that a model is read from. It covers
+    only the first and the last MiB of weight files, and of other files larger than MAX_TOKENIZER,
+    because reading them completely would take as long as a load. Copies of a model have the same
+    hash. Raises OSError.
     """
     digest = hashlib.sha256()
     files = [file for file in root.iterdir() if file.suffix in SUFFIXES]
@@ -95,7 +96,7 @@ def fingerprint(root: Path) -> str:
 
 
 def template_files(root: Path) -> list[Path]:
-    """The files of further chat templates, by name."""
+    """The files of additional chat templates, by name."""
     return sorted((root / TEMPLATES).glob("*.jinja"))
 
 

@@ -1,5 +1,5 @@
-"""Decides which models ExLlamaV3 computes, by config.json and the names of their tensors: those in
-EXL3, and float16 ones whose architecture ExLlamaV2 doesn't know.
+"""Decides which models ExLlamaV3 computes, from config.json and the names of the tensors: EXL3
+models, and float16 models whose architecture ExLlamaV2 doesn't know.
 """
 
 import re
@@ -70,7 +70,9 @@ def is_exl3(model_config: dict[str, Any]) -> bool:
 
 
 def is_by_exl3(config: ModelConfig, model_config: dict[str, Any]) -> bool:
-    """Whether ExLlamaV3 computes the model. Raises ModelError if `backend` can't."""
+    """Whether ExLlamaV3 computes the model. Raises ModelError if the setting `backend` can't
+    compute it.
+    """
     usual, method = is_exl3(model_config), _method(model_config)
     if config.backend == "exl2" and usual:
         what = "EXL3 weights" if method else architecture_of(model_config)
@@ -92,7 +94,7 @@ def _method(model_config: dict[str, Any]) -> str | None:
 
 
 def check_exl3(model_config: dict[str, Any]) -> None:
-    """Raises ModelError if, according to its config.json, a model for ExLlamaV3 can't be served."""
+    """Raises ModelError if, according to config.json, ExLlamaV3 can't serve the model."""
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
@@ -129,7 +131,7 @@ def check_exl3_tensors(root: Path, names: Iterable[str]) -> None:
 
 
 def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
-    """Raises ModelError for a setting that would not be honoured."""
+    """Raises ModelError for a setting that the model's backend would ignore."""
     if is_by_exl3(config, model_config):
         check_exl3_settings(config)
         return
@@ -142,7 +144,7 @@ def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
 
 
 def check_exl3_settings(config: ModelConfig) -> None:
-    """Raises ModelError for a setting that is not honoured by ExLlamaV3."""
+    """Raises ModelError for a setting that ExLlamaV3 would ignore."""
     for field in fields(config):
         if field.name in REFUSED and getattr(config, field.name) not in (field.default, (), False):
             raise ModelError(

@@ -1,4 +1,4 @@
-"""Estimates a model's GPU memory from config.json and the sizes of its tensors: no torch."""
+"""Estimates a model's GPU memory from config.json and the sizes of its tensors, without torch."""
 
 import re
 from collections import defaultdict
@@ -31,9 +31,9 @@ WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
-    """The footprints in the order of loading: that of the draft model, if there is one, and that of
-    the model. `bits`: plan the weights with that width, from config.json alone. A draft model with
-    weights keeps its own width. Raises ModelError.
+    """The footprints in the order of loading: the draft model's, if there is one, and the model's.
+    `bits`: plan the weights with this width, from config.json alone. A draft model that has weights
+    keeps its own width. Raises ModelError.
     """
     model_config, sizes = _read(config, config.path, bits)
     check_settings(config, model_config)

@@ -1,5 +1,5 @@
-"""The attention window of each layer, and whether it has rotary embeddings. They are read from
-config.json as transformers does; ExLlamaV2 reads some of this for some families.
+"""The attention window of each layer, and whether the layer has rotary embeddings. Both are read
+from config.json as transformers reads them; ExLlamaV2 reads only a part of this, for some families.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Whether this machine could load a model, according to config.json and the names and sizes of
-tensors. No torch.
+"""Checks whether this machine could load a model, from config.json and the names and sizes of
+tensors, without torch.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
 
 
 def check_loras(config: ModelConfig) -> None:
-    """Raises ModelError for a LoRA without its files."""
+    """Raises ModelError for a LoRA whose files are missing."""
     for lora in config.loras:
         if len(adapter_files(lora)) < 2:
             raise ModelError(

@@ -43,7 +43,7 @@ DEFAULT = "default"  # the name of a single chat template
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
-    """Jinja source, and the file that holds it, relative to the model directory."""
+    """Jinja source, and the path of its file relative to the model directory."""
 
     text: str
     file: str
@@ -62,8 +62,8 @@ class ModelDir:
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
-        """Raises ModelError, with one line, for a missing or incomplete directory. Also raises it
-        for a model that ExLlamaV2 can't read or would read wrongly, as far as the JSON shows this.
+        """Raises a one-line ModelError for a missing or incomplete directory, and for a model that
+        ExLlamaV2 can't read or would read wrongly, as far as the JSON files show.
         """
         try:
             return cls._read(Path(path))
@@ -113,13 +113,13 @@ class ModelDir:
 
     @property
     def vocab_size(self) -> int | None:
-        """The number of tokens that the weights know, if config.json has it."""
+        """The size of the weights' vocabulary, if config.json has it."""
         return _vocab_size(self.config)
 
     @property
     def all_templates(self) -> str:
-        """The chat template, and those that tokenizer_config.json has for other uses, as one
-        text.
+        """The chat template, joined with the templates that tokenizer_config.json has for other
+        uses.
         """
         told = self.tokenizer_config.get("chat_template")
         told = told if isinstance(told, list) else []
@@ -128,7 +128,7 @@ class ModelDir:
 
     @property
     def format(self) -> str:
-        """Format of the weights, with the mean number of bits if config.json has it."""
+        """The format of the weights, with the mean number of bits if config.json has it."""
         told = self.config.get("quantization_config")
         quantization = told if isinstance(told, dict) else {}
         method = quantization.get("quant_method")
@@ -139,7 +139,7 @@ class ModelDir:
 
     @property
     def shape(self) -> Shape | None:
-        """None if config.json lacks a number."""
+        """The sizes of the layers; None if config.json lacks one of them."""
         try:
             return read_shape(self.config)
         except (ModelError, LookupError):
@@ -147,7 +147,7 @@ class ModelDir:
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters according to the shape, without biases; 0 if it is unknown."""
+        """The number of parameters according to the shape, without biases; 0 if unknown."""
         if (shape := self.shape) is None:
             return 0
         sizes = planned_sizes(shape, 16)
@@ -156,7 +156,7 @@ class ModelDir:
         return sum(sizes.values()) // 2
 
     def special_token(self, name: str) -> str | None:
-        """Text of a token that tokenizer_config.json names, such as `bos_token`."""
+        """The text of a token that tokenizer_config.json names, such as `bos_token`."""
         token = self.tokenizer_config.get(name)
         if isinstance(token, dict):  # a serialized AddedToken
             token = token.get("content")
@@ -164,7 +164,7 @@ class ModelDir:
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """config.json of a model directory, which may lack all other files. Raises ModelError."""
+    """The config.json of a model directory, which may lack all other files. Raises ModelError."""
     root = Path(path)
     file = root / "config.json"
     if not file.is_file():

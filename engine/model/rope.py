@@ -1,4 +1,4 @@
-"""Reads the rotary embedding of a config.json."""
+"""Reads the rotary embedding from a config.json."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +30,8 @@ class Rope:
 
 
 def read_rope(model_config: dict[str, Any]) -> Rope:
-    """The rotary embedding in `rope_parameters`, as transformers 5 writes it, or else in
-    `rope_scaling`. Raises ModelError for an unknown or incomplete one.
+    """The rotary embedding in `rope_parameters`, where transformers 5 writes it, or else in
+    `rope_scaling`. Raises ModelError if it is unknown or incomplete.
     """
     text = text_config(model_config)
     named = text.get("rope_parameters") or {}

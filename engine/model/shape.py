@@ -1,4 +1,4 @@
-"""The sizes of a model's layers, from config.json as ExLlamaV2 0.3.2 reads it."""
+"""The sizes of a model's layers, read from config.json as ExLlamaV2 0.3.2 does."""
 
 from dataclasses import dataclass
 from typing import Any

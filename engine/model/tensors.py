@@ -1,5 +1,5 @@
-"""Names and sizes of a model's tensors, from the headers of its .safetensors files or planned from
-its shape.
+"""The names and sizes of a model's tensors, from the headers of its .safetensors files or
+calculated from its shape.
 """
 
 import json
@@ -16,7 +16,9 @@ MOST_BITS = 8.0  # of an EXL2 model; beyond, it is float16
 
 
 def planned_sizes(shape: Shape, bits: float) -> dict[str, int]:
-    """Bytes of the tensors of a model with this shape, with matrices of `bits` per number."""
+    """Bytes of the tensors of a model with this shape, if its matrices have `bits` bits per
+    number.
+    """
     hidden, width = shape.hidden_size, bits / 8
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = max(shape.num_experts, 1) * shape.inner_size * shape.num_matrices

@@ -1,4 +1,4 @@
-"""Text to token ids and back, on request threads. No torch."""
+"""Converts text to token ids and back, on request threads, without torch."""
 
 import contextlib
 import re
@@ -22,9 +22,9 @@ ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
 
 
 class Tokenizer:
-    """A model's tokenizer.json. Any number of threads. It encodes with `encode_batch`, even a
-    single text, because `encode` would hold the GIL for the whole text, and so delay the engine
-    thread.
+    """A model's tokenizer.json. Any number of threads may use it. Even a single text is encoded
+    with `encode_batch`, because `encode` would hold the GIL during the whole text, and delay the
+    engine thread.
     """
 
     def __init__(self, model_dir: ModelDir) -> None:
@@ -60,8 +60,8 @@ class Tokenizer:
         parse_special: bool = False,
     ) -> tuple[int, ...]:
         """Token ids of a plain prompt: BOS, if the model requires it and the text lacks it, then
-        the text. Special tokens in the text count only if `parse_special`. Raises PromptTooLong for
-        more than `max_tokens`.
+        the text. Special tokens in the text are recognized only if `parse_special`. Raises
+        PromptTooLong for more than `max_tokens`.
         """
         _check(text)
         encode = self._encode_escaped if parse_special else self._ordinary
@@ -74,8 +74,8 @@ class Tokenizer:
         return self._limited(with_bos, text, max_tokens)
 
     def encode_within(self, text: str) -> list[int] | None:
-        """Token ids of plain text inside another text, so without the space that some tokenizers
-        put before a text. None if the tokenizer gives no tokens whose bytes are those of
+        """Token ids of plain text inside another text, without the space that some tokenizers put
+        before a text. None if the tokens that the tokenizer gives don't have exactly the bytes of
         `text`.
         """
         for before in ("", "\n"):
@@ -86,20 +86,21 @@ class Tokenizer:
         return None
 
     def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
-        """Token ids of a chat template's output, in which special tokens count unless escaped.
+        """Token ids of a chat template's output, in which special tokens are recognized unless
+        escaped.
 
         Raises PromptTooLong for more than `max_tokens`.
         """
         return self._limited(self._encode_escaped, text, max_tokens)
 
     def guess(self, num_characters: int) -> int:
-        """The minimum number of tokens that texts of this length probably have together, judging by
-        the texts that were encoded last.
+        """The minimum number of tokens that texts of this total length probably have, judging by
+        the most recently encoded texts.
         """
         return self._density.guess(num_characters)
 
     def check_length(self, text: str, max_tokens: int) -> None:
-        """Raises PromptTooLong for a text that is clearly too long, before further work."""
+        """Raises PromptTooLong early for a text that is clearly too long."""
         check_length(self._ordinary, text, max_tokens)
 
     def escape(self, text: str) -> str:
@@ -121,8 +122,8 @@ class Tokenizer:
         return texts[0]
 
     def decode_given(self, token_ids: Sequence[int], max_tokens: int) -> str:
-        """Text of a client's tokens, special ones included. Raises InvalidJob for an id without a
-        token, PromptTooLong for more than `max_tokens`.
+        """The text of a client's tokens, including special ones. Raises InvalidJob for an id
+        without a token, and PromptTooLong for more than `max_tokens`.
         """
         if len(token_ids) > max_tokens:
             raise PromptTooLong(f"tokens: {len(token_ids)} are more than {max_tokens}", "tokens")
@@ -153,7 +154,9 @@ class Tokenizer:
         return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
 
     def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """Tokens that contain one of `texts`; for a text that no token contains, its last token."""
+        """The tokens that contain one of `texts`; for a text that no token contains, the last of
+        its tokens.
+        """
         token_ids: set[int] = set()
         for text in texts:
             found = self.vocabulary.containing(text.encode())

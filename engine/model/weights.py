@@ -1,5 +1,5 @@
-"""Detects the format of a model's weights by file names and first bytes, and explains formats that
-can't be read.
+"""Detects the format of a model's weights from file names and first bytes, and explains why a
+format can't be read.
 """
 
 import re
@@ -35,7 +35,7 @@ OTHER_FILES = {
 
 
 def check_files(root: Path) -> None:
-    """Raises ModelError if there are no weights that can be read."""
+    """Raises ModelError if there are no readable weights."""
     if not root.is_dir():
         raise _no_directory(root)
     if not (root / "config.json").exists() and (inside := _models_in(root)):
@@ -56,7 +56,7 @@ def check_files(root: Path) -> None:
 
 
 def check_format(root: Path, model_config: dict[str, Any]) -> None:
-    """Checks the format by config.json. Raises ModelError."""
+    """Checks the format that config.json states. Raises ModelError."""
     told = model_config.get("quantization_config")
     quantization = told if isinstance(told, dict) else {}
     method = quantization.get("quant_method")

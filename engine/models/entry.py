@@ -19,7 +19,7 @@ ModelState = State | Literal["unloaded", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The configuration of a model in the table. Times in seconds."""
+    """The configuration of a model in the table. Times are in seconds."""
 
     config: ModelConfig
     # When it is loaded: with the server, by the first request that names it, or by an operator.
@@ -30,7 +30,7 @@ class Served:
 
 
 class Instance:
-    """One engine of a name, and its leases."""
+    """An engine for a name, and its leases."""
 
     __slots__ = ("engine", "is_noted", "needed", "num_leases", "served", "since", "used")
 
@@ -45,7 +45,9 @@ class Instance:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it holds memory and can accept jobs, even if it is recovering or hanging."""
+        """Whether the engine holds memory and can accept jobs, even if it is recovering or
+        hanging.
+        """
         return self.engine.standing.is_ready
 
     @property
@@ -54,7 +56,7 @@ class Instance:
 
 
 class Entry:
-    """A name in the table, and the engine to which it points."""
+    """A name in the table, and the engine that it points to."""
 
     __slots__ = (
         *("error", "instance", "is_lost", "load", "name", "num_failures", "num_waiting"),
@@ -78,7 +80,9 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        """Whether the engine accepts requests, or refuses them itself with a reason."""
+        """Whether the engine itself answers requests, by accepting them or by refusing them with a
+        reason.
+        """
         engine = self.instance.engine
         if self.load is not None and self.load.is_waited_for:
             return False
@@ -86,7 +90,7 @@ class Entry:
 
     @property
     def is_sure_to_load(self) -> bool:
-        """Whether a change is running that loads the model without requesting a place."""
+        """Whether a running change will load the model without having to wait for room."""
         load = self.load
         if load is None or load.is_unload:
             return False
@@ -94,13 +98,13 @@ class Entry:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the engine has stopped, but the table does not know it yet."""
+        """Whether the engine has stopped, but the table has not noted that yet."""
         engine = self.instance.engine
         return engine.is_started and engine.standing.is_stopped and not self.instance.is_noted
 
     @property
     def comes_back(self) -> bool:
-        """Whether the model is loaded again automatically."""
+        """Whether the model will be loaded again automatically."""
         is_wanted = self.was_lost or self.instance.served.load == "start"
         return self.state == "failed" and is_wanted and not self.was_unloaded
 
@@ -120,7 +124,7 @@ class Entry:
         return "loading"
 
     def status(self, aliases: tuple[str, ...], is_started: bool, now: float) -> "ModelStatus":
-        """`is_started`: whether the table's models are started. `now`: the time by the table's
+        """`is_started`: whether the table has started its models. `now`: the time on the table's
         clock.
         """
         one, load = self.instance, self.load

@@ -1,4 +1,4 @@
-"""Makes instances for an entry of the table, and points the entry to them."""
+"""Creates instances for an entry of the table, and points the entry to them."""
 
 import threading
 from collections.abc import Callable
@@ -10,25 +10,25 @@ from switchyard.engine.models.unread import open_if_readable
 
 
 class Instances:
-    """`changed` guards the entries. It is not held while an engine is opened."""
+    """The lock `changed` guards the entries. It is not held while an engine is opened."""
 
     def __init__(self, changed: threading.Condition, open: Callable[[Served], Engine]) -> None:
         self._changed = changed
         self._open = open
 
     def make(self, entry: Entry, served: Served) -> Instance:
-        """A new engine for the name, not started. Raises ModelError."""
+        """Create an engine for the name, without starting it. Raises ModelError."""
         served = replace(served, config=replace(served.config, name=entry.name))
         return Instance(served, self._open(served))
 
     def renew(self, entry: Entry) -> Instance:
-        """Point to a new engine of the same configuration. Raises ModelError."""
+        """Point the entry to a new engine with the same configuration. Raises ModelError."""
         new = self.make(entry, entry.instance.served)
         self.point(entry, new)
         return new
 
     def put_back(self, entry: Entry, former: Served) -> Instance:
-        """Point to a former configuration, even if its files can't be read any more."""
+        """Point the entry to a former configuration, even if its files can no longer be read."""
         again = Instance(former, open_if_readable(self._open, former))
         self.point(entry, again)
         return again

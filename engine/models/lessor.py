@@ -14,7 +14,7 @@ LOOK = 0.25  # seconds between checks of a waiting request
 
 
 class Lessor:
-    """`changed` guards the entries; waiting requests wait on it."""
+    """The condition `changed` guards the entries, and requests wait on it."""
 
     def __init__(self, changed: threading.Condition, life: Lifecycle, load_wait: float) -> None:
         """`load_wait`: seconds that a request waits for its model."""

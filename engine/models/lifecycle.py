@@ -1,4 +1,4 @@
-"""Loads, unloads and swaps engines, each change on its own thread."""
+"""Loads, unloads and swaps engines. Each change has its own thread."""
 
 import logging
 import threading
@@ -30,7 +30,9 @@ MAX_RETRY = 300.0
 
 
 class Lifecycle:
-    """`changed` guards the entries. It is not held while an engine is opened, loaded or closed."""
+    """The lock `changed` guards the entries. It is not held while an engine is opened, loaded or
+    closed.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Lifecycle:
         return load
 
     def swap(self, entry: Entry, served: Served, way: Way | None) -> Load:
-        """`way`: None for "beside" if memory allows, else "drain". Raises LoadUnderWay."""
+        """`way`: None means "beside" if memory allows, else "drain". Raises LoadUnderWay."""
         entry.was_unloaded = False
 
         def work(entry: Entry, load: Load) -> None:
@@ -81,7 +83,7 @@ class Lifecycle:
         return self._begin(entry, work, is_waited_for=is_load, is_load=is_load)
 
     def tick(self) -> None:
-        """Called regularly, to unload models past their idle timeout and to reload lost ones."""
+        """Called regularly to unload models after their idle timeout and to reload lost ones."""
         now = self.clock()
         for entry in self._entries.values():
             instance = entry.instance
@@ -101,7 +103,7 @@ class Lifecycle:
         return entry.retry_at - self.clock() if entry.error is not None else 0.0
 
     def note_loss(self, entry: Entry) -> None:
-        """Called when the engine has stopped without a command. Idempotent."""
+        """Called when the engine has stopped although nobody ended it. Idempotent."""
         if not entry.was_lost:
             entry.was_lost = True
             self._fail(entry, entry.instance.engine.error)

@@ -1,4 +1,4 @@
-"""A change to an entry of the table, and the turns that changes take."""
+"""A change to an entry of the table, and the order in which changes run."""
 
 import contextlib
 import threading
@@ -46,8 +46,8 @@ class Load:
 
     @property
     def progress(self) -> float | None:
-        """Progress from 0 to 1. None while it is not known. During a second try, with another
-        engine, it doesn't change until it exceeds that of the first.
+        """Progress from 0 to 1; None while unknown. During a second attempt, with another engine,
+        the value stays until the progress exceeds that of the first attempt.
         """
         now = None if self.engine is None else self.engine.progress
         with self._lock:
@@ -56,8 +56,8 @@ class Load:
             return self._progress
 
     def wait(self, timeout: float | None = None) -> float | None:
-        """Returns the progress after `timeout` seconds, 0 if it isn't known; None once it is done.
-        Raises the error of a failed change.
+        """Returns the progress after `timeout` seconds, 0 if unknown, or None as soon as the change
+        has ended. Raises the error of a failed change.
         """
         if not self._done.wait(timeout):
             return self.progress or 0.0
@@ -66,11 +66,11 @@ class Load:
         return None
 
     def wait_for_end(self) -> None:
-        """Returns even if the change has failed."""
+        """Like `wait`, but raises nothing if the change has failed."""
         self._done.wait()
 
     def end(self, error: EngineError | None = None) -> None:
-        """Called by the thread of the change."""
+        """Called by the thread that makes the change."""
         self.error = error
         self.seconds = time.monotonic() - self._begun
         self._done.set()
@@ -87,8 +87,8 @@ class _Turn:
 
 
 class Turns:
-    """Allows one change at a time on each GPU, in order of arrival, so that no other load takes the
-    memory that a change has measured as free.
+    """Allows one change at a time on each GPU, in order of arrival, so that no other load takes
+    memory that a change has found to be free.
     """
 
     def __init__(self) -> None:

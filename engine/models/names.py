@@ -11,7 +11,7 @@ MOST_LISTED = 10  # names in an error
 
 
 def listed(names: Collection[str]) -> str:
-    """Some of the names, for an error message that must be short."""
+    """Some of the names, for a short error message."""
     few = ", ".join(islice(names, MOST_LISTED))
     more = len(names) - MOST_LISTED
     return f"{few} and {more} more" if more > 0 else few or "none"
@@ -35,7 +35,7 @@ def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
 
 
 class Names:
-    """`changed` guards the aliases."""
+    """The lock `changed` guards the aliases."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Makes an engine from the configuration of a model."""
+"""Creates an engine from the configuration of a model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,8 +30,8 @@ from switchyard.engine.trial.trial import check_tried
 
 
 def open_engine(config: ModelConfig, readers: Sequence[str] = ()) -> Engine:
-    """An engine, not started, over the link that `config` names. Its directory is tried first, see
-    `try_directories`. Raises ModelError.
+    """Create an engine with the link that `config` names, without starting it. The model's
+    directory is tried first, see `try_directories`. Raises ModelError.
     """
     if config.at:
         return _open_shared(config, readers)
@@ -52,13 +52,13 @@ def open_engine(config: ModelConfig, readers: Sequence[str] = ()) -> Engine:
 
 
 def own_config(config: ModelConfig) -> ModelConfig:
-    """The configuration of a shared engine, from the configuration of its servers."""
+    """The configuration for the shared engine itself, from the configuration of its servers."""
     return replace(config, link="auto", at=()) if config.at else config
 
 
 def open_host(config: ModelConfig, at: str) -> Host:
-    """A shared engine that listens at `at`, not started. It runs in this process, or, with several
-    replicas, in a process for each. Raises ModelError.
+    """Create a shared engine that will listen at `at`, without starting it. It runs in this process
+    or, if there are several replicas, in a process for each. Raises ModelError.
     """
     check_gpus(config)
     key = _key_of(config, [at])
@@ -111,8 +111,8 @@ def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
 
 
 def engines_of(config: ModelConfig) -> list[str]:
-    """Addresses of the shared engines that exist now. Raises ModelError, and OSError or ValueError
-    if a source doesn't list them.
+    """The addresses of the shared engines that exist now. Raises ModelError, and OSError or
+    ValueError if a source can't be read.
     """
     return Members(config.at, partial(_check, bool(_key_of(config, config.at)()))).read()
 
@@ -143,8 +143,9 @@ def _to_process(config: ModelConfig, deliver: Deliver) -> PipeLink:
 
 
 def has_own_process(config: ModelConfig) -> bool:
-    """Whether the engine runs in its own process; by default on a GPU, where request threads
-    in the same process take up to half of its speed. On the CPU it gains nothing.
+    """Whether the engine runs in its own process. By default it does on a GPU, where request
+    threads in the same process would cost up to half of its speed. On the CPU, a separate process
+    gains nothing.
     """
     if config.replicas > 1:
         return True

@@ -20,15 +20,15 @@ RELEASE = 30.0  # seconds from an engine's last job to its end
 
 
 class Look(Protocol):
-    """The source of memory figures: `engine.memory.residency`, or one that a test provides."""
+    """The source of memory figures: `engine.memory.residency`, or a test's replacement."""
 
     def needed(self, config: ModelConfig) -> Mapping[Place, int]: ...
     def free(self, places: Collection[Place]) -> Mapping[Place, int]: ...
 
 
 class Room:
-    """`changed` guards the entries, and is not held while engines end. Only one change calls it at
-    a time for the same GPUs.
+    """The lock `changed` guards the entries, and is not held while engines end. For each GPU, only
+    one change at a time calls these methods.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Room:
     def make(
         self, instance: Instance, is_pressing: bool = False
     ) -> Literal["there", "busy", "none"]:
-        """Evict idle models, the least recently used first, until there is room.
+        """Evict idle models, least recently used first, until there is room.
 
         "there": there is room. "busy": there will be room after other models have finished their
         jobs, loads or unloads; with `is_pressing`, these models accept no more requests until
-        `let_go_on`. "none": according to the estimate there is no room, and no other model that
-        could be evicted; the loader decides. Raises NoRoom, before any eviction, if even all
-        evictions would not suffice.
+        `let_go_on`. "none": according to the estimate there is neither room nor another model to
+        evict, and the loader decides. Raises NoRoom, before any eviction, if evicting all other
+        models would not suffice.
         """
         found = self._make(instance, is_pressing)
         # On other GPUs another change may have taken the place meanwhile.
@@ -81,7 +81,7 @@ class Room:
         return "there" if self._evict(names) else "busy"
 
     def let_go_on(self, instance: Instance) -> None:
-        """Called when the load of `instance` has ended. The models that were to make room for it
+        """Called when the load of `instance` has ended. The models that had to make room for it
         accept requests again.
         """
         with self._changed:
@@ -99,8 +99,8 @@ class Room:
         return names is not None and self._evict(names)
 
     def check_after(self, old: Instance, new: Instance) -> None:
-        """Raises NoRoom if according to the estimate there is no room even without `old` and all
-        idle models.
+        """Raises NoRoom if, according to the estimate, there would be no room even without `old`
+        and all idle models.
         """
         idle, _, _ = self._others(new)
         new.needed = new.needed or self._look.needed(new.served.config)

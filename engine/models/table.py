@@ -66,19 +66,19 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """The names without aliases."""
+        """The names, without the aliases."""
         return list(self._entries)
 
     @property
     def engines(self) -> list[Engine]:
-        """The engines of all names, and replaced engines that finish their jobs."""
+        """The engines of all names, and replaced engines that are finishing their jobs."""
         with self._changed:
             entries = list(self._entries.values())
             return [one.engine for entry in entries for one in (entry.instance, *entry.retiring)]
 
     @property
     def num_jobs(self) -> int:
-        """Jobs of all engines that have not ended, active or pending."""
+        """The number of active and pending jobs in all engines."""
         return sum(engine.num_jobs for engine in self.engines)
 
     @property
@@ -93,8 +93,8 @@ class Models:
         return all(e.state == "ready" for e in entries if e.instance.served.load == "start")
 
     def get(self, name: str | None = None) -> Engine:
-        """The engine of a name or an alias, or the default one, for reading its state. To submit
-        jobs, take a `lease`. The engine may not be loaded. Raises ModelNotFound.
+        """The engine of a name or an alias, or the default engine, for reading its state. The
+        engine may be unloaded; to submit jobs, take a `lease`. Raises ModelNotFound.
         """
         return self._names.find(name).instance.engine
 
@@ -110,13 +110,14 @@ class Models:
             return entry.status(aliases, self._process is not None, self._life.clock())
 
     def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
-        """The engine to submit to. Loads it if requests may load it, and waits for the load until
-        `check`, called regularly, raises. Raises ModelNotFound, Refused.
+        """A lease of the engine, for submitting jobs. If requests may load the model, this loads it
+        and waits; `check` is called regularly, and ends the wait if it raises. Raises
+        ModelNotFound, Refused.
         """
         return self._lessor.lease(self._names.find(name), check)
 
     def load(self, name: str) -> Load | None:
-        """Begin to load a model of the table; None if it is loaded. Raises ModelNotFound,
+        """Begin to load a model of the table. Returns None if it is loaded. Raises ModelNotFound,
         LoadUnderWay.
         """
         entry = self._names.find(name)
@@ -124,8 +125,8 @@ class Models:
             return None if entry.is_there and not entry.load else self._life.load(entry)
 
     def add(self, model: Engine | Served, may_fail: bool = False) -> None:
-        """Add a name that the table lacks. `may_fail`: a model that can't be read is added as
-        failed. Raises ModelError.
+        """Add a name that the table lacks. `may_fail`: add a model that can't be read, as failed.
+        Raises ModelError.
         """
         if isinstance(model, Engine):
             served, engine = Served(model.config), model
@@ -141,9 +142,9 @@ class Models:
             entry.error = engine.reason if isinstance(engine, Unread) else None
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
-        """Replace the model of its name; a new name is added, and loaded. `way`: load "beside" the
-        old engine, or "drain" it first; None: "beside" if memory allows. `is_default`: make it the
-        default model once it is loaded. Raises ModelError.
+        """Replace the model that has the configuration's name; a new name is added, and loaded.
+        `way`: load "beside" the old engine, or "drain" that first; None: "beside" if memory allows.
+        `is_default`: make it the default model once it is loaded. Raises ModelError.
         """
         name = served.config.name
         if name not in self._entries:
@@ -158,8 +159,8 @@ class Models:
             return load
 
     def unload(self, name: str, drain: float | None = None) -> Load:
-        """Begin to end the engine, after its last job or after `drain` seconds; None: the model's
-        own time. Raises ModelNotFound, LoadUnderWay, NotOurs.
+        """Begin to end the engine, which ends after its last job or after `drain` seconds; None:
+        the model's own setting. Raises ModelNotFound, LoadUnderWay, NotOurs.
         """
         entry = self._names.find(name)
         with self._changed:
@@ -167,7 +168,7 @@ class Models:
             return self._life.unload(entry, entry.instance.served.drain if drain is None else drain)
 
     def keep(self, name: str, idle_timeout: float) -> None:
-        """Set a model's idle timeout, in seconds from now on, until the model is swapped; 0: it is
+        """From now until the model is swapped, use this idle timeout, in seconds; 0: the model is
         never unloaded. Raises ModelNotFound.
         """
         entry = self._names.find(name)
@@ -185,7 +186,7 @@ class Models:
         self._names.default = self._names.find(name).name
 
     def only(self, names: Collection[str]) -> "Models":
-        """A view of some models only, with the same engines."""
+        """A view that contains only some of the models, with the same engines."""
         some = copy.copy(self)
         some._entries = {name: entry for name, entry in self._entries.items() if name in names}
         some._names = self._names.only(some._entries)
@@ -204,8 +205,8 @@ class Models:
         self._alarm = ALARMS.set(TICK, self._tick)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
-        """Whether the models with load = "start" are ready within `timeout` seconds; False at once
-        if one has failed. Raises RuntimeError if `start` was not called in this process.
+        """Returns whether the models with load = "start" are ready within `timeout` seconds; False
+        at once if one has failed. Raises RuntimeError if `start` was not called in this process.
         """
         if self._process != os.getpid():
             raise RuntimeError("these models were not started in this process: call start")
@@ -221,8 +222,8 @@ class Models:
 
     def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
         """Returns the next engine that has stopped for good; None if no engine stops within
-        `timeout` seconds. An engine with an `error` stopped without a command, and only another
-        process can serve its model.
+        `timeout` seconds. An engine with an `error` stopped by itself, and only another process can
+        serve its model.
         """
         try:
             return self._stopped.get(timeout=timeout)
@@ -236,9 +237,9 @@ class Models:
             engine.drain()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Close all engines at the same time, as `Engine.close` does. Returns whether all were done
-        in time. In a fork of the process that called `start` it returns False at once, because the
-        fork has copies of jobs and locks, but no thread that could end them.
+        """Close all engines at the same time, as `Engine.close` does. Returns whether all were
+        closed in time. In a fork of the process that called `start`, returns False at once, because
+        the fork has copies of jobs and locks, but no thread that could end the jobs.
         """
         if self._process not in (None, os.getpid()):
             return False

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_if_readable(open: Callable[[Served], Engine], served: Served) -> Engine:
-    """The engine of a model, or an Unread."""
+    """The engine of a model, or an Unread if its files can't be read."""
     try:
         return open(served)
     except ModelError as error:
@@ -26,7 +26,7 @@ def open_if_readable(open: Callable[[Served], Engine], served: Served) -> Engine
 
 
 class Unread(Engine):
-    """An engine that knows only its name and settings. Its start fails with the reason."""
+    """An engine that has only a name and settings. Its start fails with the reason."""
 
     def __init__(self, config: ModelConfig, reason: ModelError) -> None:
         self.reason = reason

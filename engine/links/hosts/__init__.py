@@ -1,1 +1,3 @@
-"""Engines that several servers share, each in its own process, which the servers don't start."""
+"""Engines that several servers share. Each engine has its own process, which the servers don't
+start.
+"""

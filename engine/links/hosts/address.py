@@ -1,5 +1,5 @@
 """The address of a shared engine: `unix:PATH`, or `HOST:PORT`. A source, `file:PATH` or
-`dns:HOST:PORT`, names several.
+`dns:HOST:PORT`, names several engines.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ MODE = 0o600  # write access to it allows running code
 
 
 def check(address: str) -> None:
-    """Raises ModelError for an invalid address, and for one that any user of the machine could take
+    """Raises ModelError for an invalid address, or one that any user of the machine could take
     over.
     """
     if address.startswith(UNIX):

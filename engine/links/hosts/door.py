@@ -1,4 +1,4 @@
-"""Accepts connections of servers to a shared engine, if they have the key and the files of the same
+"""Accepts connections to a shared engine from servers that have the key and the files of the same
 model.
 """
 
@@ -23,8 +23,8 @@ MAX_STRANGERS = 64  # handshakes at once; a further connection takes the place o
 
 
 class Door:
-    """One thread accepts connections and does nothing else. Each handshake has its own thread for a
-    few seconds.
+    """One thread only accepts connections. Each handshake runs on its own thread, for a few seconds
+    at most.
     """
 
     def __init__(

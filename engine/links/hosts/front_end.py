@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 class FrontEnd:
-    """The connection of one server, with a reading and a writing thread. Ends with the server, or
-    when the server is silent or reads nothing for `silence_timeout` seconds.
+    """The connection of one server, with a reading and a writing thread. It ends when the server
+    ends, or when the server is silent or reads nothing for `silence_timeout` seconds.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FrontEnd:
         self._outbox.put(events)
 
     def end(self) -> None:
-        """End the connection once all events so far are sent."""
+        """End the connection after all events so far have been sent."""
         self._outbox.put(None)
 
     def join(self, timeout: float) -> None:

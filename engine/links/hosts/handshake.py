@@ -1,12 +1,12 @@
-"""The handshake of a server and a shared engine. No pickle is read before it ends.
+"""The handshake of a server and a shared engine. No pickle is read before the handshake ends.
 
-1. Unless it has a key, each end asks the kernel for the user at the other end.
+1. Without a key, each end asks the kernel which user is at the other end.
 2. Both send their protocol and a nonce.
 3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
-  proves nothing to a client without the key.
-4. With a key, both derive keys from it and the nonces, which seal all later messages. Otherwise a
-  process between the two could relay the proofs, and then send its own messages.
+  proves nothing to a client that lacks the key.
+4. With a key, both derive further keys from it and the nonces, and these seal all later messages.
+  Otherwise a process between the two ends could relay the proofs, and then send its own messages.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def meet_engine(
 def meet_server(
     connection: socket.socket, key: bytes, answer: Callable[[Hello], Welcome]
 ) -> tuple[Hello, Seals | None]:
-    """The engine's part. `key` may be several, see `keys_in`. Raises Stranger, OSError,
+    """The engine's part. `key` may contain several keys, see `keys_in`. Raises Stranger, OSError,
     EOFError.
     """
     check_peer(connection, key)

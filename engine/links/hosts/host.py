@@ -91,7 +91,7 @@ class Host:
 
     @property
     def error(self) -> EngineError | None:
-        """The reason why the engine has ended; None after `close`."""
+        """Why the engine has ended; None after `close`."""
         return self._standing.error
 
     @property
@@ -105,7 +105,7 @@ class Host:
 
     @property
     def num_wanted(self) -> int:
-        """The number of jobs that wait in servers, which any engine of the model may take."""
+        """The number of jobs that wait in servers. Any engine of the model may take them."""
         return self._stats.num_wanted if self._stats else 0
 
     def start(self) -> None:
@@ -115,14 +115,16 @@ class Host:
         self._door.open()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the engine has ended within `timeout` seconds, by `close` or by `error`."""
+        """Returns whether the engine has ended within `timeout` seconds, because of `close` or an
+        `error`.
+        """
         self._router.join(timeout)
         return not self._router.is_alive()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Refuse new jobs, and end once the running jobs have ended, or after `drain` seconds.
-        Servers then move jobs that have not begun to another engine, or keep these jobs until an
-        engine is back. Returns whether everything was released within `timeout` more seconds.
+        """Refuse new jobs, and end when the running jobs have ended, or after `drain` seconds.
+        Servers move jobs that have not begun to another engine, or keep them until an engine is
+        available again. Returns whether everything was released within `timeout` more seconds.
         """
         with self._changed:
             self._is_draining = True

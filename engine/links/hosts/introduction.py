@@ -1,4 +1,4 @@
-"""The introductions of a server and a shared engine, which are JSON, because each may come from a
+"""The introductions of a server and a shared engine. They are JSON, because each may come from a
 stranger.
 """
 
@@ -12,8 +12,8 @@ from switchyard.engine.links.hosts.peer import Stranger
 @dataclass(frozen=True, slots=True)
 class Hello:
     """A server's introduction: its process id, and the fingerprint of the model for which it
-    tokenizes. `is_look`: it only asks whether the engine would accept it or, without a fingerprint,
-    what the engine's state is.
+    tokenizes. `is_look`: the server asks only whether the engine would accept it or, without a
+    fingerprint, what state the engine is in.
     """
 
     pid: int
@@ -24,7 +24,7 @@ class Hello:
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """An engine's introduction. `refusal`: why it does not accept the server. `is_ready`: the model
-    is loaded, and the engine is not about to end.
+    is loaded, and the engine isn't about to end.
     """
 
     pid: int

@@ -1,5 +1,5 @@
-"""The key of shared engines. Anyone who has it can run code there. While a key is being changed,
-its file has two, one per line: the first is used, and both are accepted.
+"""The key of shared engines. Anyone who has the key can run code in the engines. During a change of
+keys, the file has two, one per line: the first is used, and both are accepted.
 """
 
 import logging
@@ -37,7 +37,9 @@ def read_key(path: str | None) -> bytes:
 
 
 def keys_in(key: bytes) -> list[bytes]:
-    """The keys of a file that has one, or two as lines of text. One empty key without a file."""
+    """The keys in a file, which has one key, or two on separate lines. Without a file: one empty
+    key.
+    """
     lines = key.splitlines()
     is_pair = key.isascii() and len(lines) == 2 and min(map(len, lines)) >= MIN_KEY
     return lines if is_pair else [key]
@@ -48,8 +50,8 @@ def current(key: Key) -> bytes:
 
 
 class KeyFile:
-    """Reads the file for each connection, so that no process has to restart when a key is
-    changed.
+    """Reads the file for each connection, so that no process has to restart when the key
+    changes.
     """
 
     def __init__(self, path: str | None) -> None:

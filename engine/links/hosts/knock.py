@@ -22,8 +22,8 @@ def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
 
 
 def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
-    """Returns an engine's answer. With a fingerprint, the engine answers only if it would accept a
-    server of that model. Raises Stranger, OSError, EOFError.
+    """Returns an engine's answer. If a fingerprint is given, the engine answers only if it would
+    accept a server of that model. Raises Stranger, OSError, EOFError.
     """
     connection, _, welcome = _meet(at, key, Hello(os.getpid(), fingerprint, is_look=True))
     connection.close()

@@ -29,7 +29,7 @@ LOOKUP = 1.0  # seconds that an end waits for a name server
 
 
 class Members:
-    """The engines that addresses and sources name. One thread."""
+    """The engines named by addresses and sources. One thread."""
 
     def __init__(
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
@@ -51,7 +51,7 @@ class Members:
 
     def read(self) -> list[str]:
         """All engines that are listed now, each once. Raises OSError for a source that can't be
-        read, ValueError for one that is empty or has a wrong line.
+        read, and ValueError for one that is empty or has an invalid line.
         """
         found: list[str] = []
         for at in self._at:
@@ -65,8 +65,8 @@ class Members:
         return list(dict.fromkeys(found))
 
     def follow(self) -> list[str] | None:
-        """This server's engines after one more reading. An address that is missing stays until a
-        second reading lacks it too. None if the reading failed, because a faulty source must not
+        """This server's engines after another reading of the sources. A missing address stays until
+        a second reading lacks it too. None if the reading failed, because a faulty source must not
         end engines.
         """
         try:
@@ -125,7 +125,7 @@ class Members:
 
 
 class FollowingLink:
-    """A link to the engines that sources name, as these come and go."""
+    """A link to the engines that sources name, which come and go."""
 
     def __init__(
         self,
@@ -157,7 +157,9 @@ class FollowingLink:
         self._link.send(command)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Whether all links have ended. Doesn't wait for a name server that doesn't answer."""
+        """Returns whether all links have ended. Doesn't wait for a name server that doesn't
+        answer.
+        """
         if self._thread.ident is not None:
             self._thread.join(LOOKUP if timeout is None else min(timeout, LOOKUP))
         return self._link.join(timeout)

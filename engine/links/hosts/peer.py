@@ -20,7 +20,7 @@ class Stranger(ModelError):
 
 
 class OtherKey(Stranger):
-    """The other end has a different key from the one that was proved to it."""
+    """The other end has a different key."""
 
 
 def check_peer(connection: socket.socket, key: bytes) -> None:

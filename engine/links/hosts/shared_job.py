@@ -1,4 +1,4 @@
-"""A job, as a shared engine knows it."""
+"""A job from the point of view of a shared engine."""
 
 from switchyard.engine.held import Tracked
 from switchyard.engine.job import Job

@@ -22,7 +22,9 @@ MAX_RETRY = 2.0
 
 
 class SocketLink:
-    """`Restarting` reports a lost connection and ends its jobs; then the link reconnects."""
+    """When the connection is lost, the event `Restarting` ends its jobs; then the link
+    reconnects.
+    """
 
     def __init__(
         self, config: ModelConfig, at: str, key: Key, fingerprint: str, deliver: Deliver

@@ -1,1 +1,1 @@
-"""The tokens of a tokenizer: their bytes, their text, and which of them control the model."""
+"""The tokens of a tokenizer: their bytes, their text, and whether they control the model."""

@@ -1,4 +1,4 @@
-"""Converts tokens to text, token by token or all at once. One thread each."""
+"""Converts tokens to text, token by token or all at once. One thread per decoder."""
 
 from codecs import utf_8_decode
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ KNOWN = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}  
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a tokenizer's decoder drops at the beginning of a text, but nowhere else."""
+    """The text that a tokenizer's decoder drops at the beginning of a text, but nowhere else."""
 
     has_metaspace: bool = False  # the spaces of the first token
     stripped: str = ""  # this character, as often as `most` at most
@@ -18,7 +18,9 @@ class Beginning:
 
 
 def read_beginning(decoders: Sequence[Mapping[str, Any]]) -> Beginning | None:
-    """None for decoders whose text isn't simply the tokens' bytes joined, such as WordPiece."""
+    """None for decoders whose text isn't simply the joined bytes of the tokens, such as
+    WordPiece.
+    """
     if not decoders or not all(map(_is_known, decoders)):
         return None
     of = {decoder["type"]: decoder for decoder in decoders}
@@ -39,14 +41,14 @@ def _is_known(decoder: Mapping[str, Any]) -> bool:
 
 
 class TextDecoder:
-    """Makes the text of tokens from their bytes, with each character as soon as its last byte has
-    come. No valid character is ever lost or changed, even if tokens cut it, and the parts of a text
-    form the whole text. If bytes aren't UTF-8, each longest part of a character becomes one U+FFFD,
-    and the valid characters around it stay. The library `tokenizers` gives the same text with two
-    exceptions. With byte fallback, it turns each byte of a run into U+FFFD, including valid
-    characters, if one byte of the run is invalid. If the characters of an added token are all
-    GPT-2's names of bytes, such as "é", it takes them for those bytes; here the token is the text
-    that it spells.
+    """Makes text from the bytes of tokens, and gives each character as soon as its last byte has
+    come. No valid character is ever lost or changed, even if it is split between tokens, and the
+    parts of a text join to the whole text. If bytes aren't UTF-8, each maximal part of a character
+    becomes one U+FFFD, and the valid characters around it stay. The library `tokenizers` gives the
+    same text with two exceptions. With byte fallback, it turns each byte of a run into U+FFFD,
+    including valid characters, if one byte of the run is invalid. If the characters of an added
+    token are all GPT-2's names of bytes, such as "é", the library reads them as those bytes; here
+    the token stands for the text that it spells.
     """
 
     __slots__ = ("_beginning", "_named", "_num_stripped", "_pending", "_pieces")
@@ -72,7 +74,7 @@ class TextDecoder:
         return not self._pending
 
     def push(self, token_id: int, is_last: bool = False) -> str:
-        """The text that is certain after one more token."""
+        """The text that becomes certain with this token."""
         data = self._pieces[token_id]
         if self._named and token_id in self._named:
             data = self._named[token_id]
@@ -85,7 +87,7 @@ class TextDecoder:
         return text
 
     def finish(self) -> str:
-        """The rest of the text, when no token follows."""
+        """The rest of the text, after the last token."""
         text, _ = utf_8_decode(self._pending, "replace", True)
         self._pending = b""
         return text

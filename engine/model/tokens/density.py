@@ -10,7 +10,7 @@ LEAST, MOST = 1 / 16, 1 / 4
 
 
 class Density:
-    """The minimum number of tokens per character in the latest long texts."""
+    """The minimum number of tokens per character in the most recent long texts."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=MEMORY)
@@ -20,8 +20,8 @@ class Density:
             self._last.append(num_tokens / num_characters)
 
     def guess(self, num_characters: int) -> int:
-        """The number of tokens in texts of that length. A lower bound for texts like the latest
-        ones.
+        """The minimum number of tokens in texts of this total length, if they are like the most
+        recent ones.
         """
         if len(self._last) < MEMORY:
             return int(num_characters * LEAST)

@@ -14,7 +14,7 @@ from switchyard.files import read_file
 
 
 def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
-    """Raises ModelError, in one line, for a file that can't be read."""
+    """Raises a one-line ModelError for a file that can't be read."""
     path = model_dir.path / "tokenizer.json"
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(read_file(path, MAX_TOKENIZER)[0])
@@ -37,8 +37,8 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
 
 
 def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> None:
-    """Raises ModelError for tokens that the model's weights don't know. An added token that the
-    weights don't know is not an error, since some files have one for padding.
+    """Raises ModelError for tokens outside the vocabulary of the weights, except for added tokens,
+    because some files have one for padding.
 
     `num_tokens`: one more than the highest id of a token.
     """

@@ -1,5 +1,5 @@
-"""Limits how much a tokenizer may lengthen a text, because a file of 1 KB can turn a letter into
-gigabytes.
+"""Limits how much a tokenizer may lengthen a text, because a tokenizer of 1 KB can turn a letter
+into gigabytes.
 """
 
 import base64
@@ -22,8 +22,8 @@ _LISTS = ("normalizers", "pretokenizers", "decoders")
 
 
 def check_growth(tokenizer: tokenizers.Tokenizer) -> None:
-    """Raises ModelError if a text could grow more than MAX_GROWTH times on its way to tokens or
-    back, or if there are too many tokens for the work of each request.
+    """Raises ModelError if a text could become more than MAX_GROWTH times as long on its way to
+    tokens or back, or if there are too many added tokens or steps to process in each request.
     """
     added = tokenizer.get_added_tokens_decoder()
     if len(added) > MAX_ADDED:

@@ -1,4 +1,4 @@
-"""Refuses texts with too many tokens, without encoding very long ones to their end."""
+"""Refuses texts with too many tokens, without encoding the whole of very long ones."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,8 @@ CUT_TOKENS = 16  # more tokens than a cut through a text can add
 
 
 def check_length(encode: Callable[[str], list[int]], text: str, max_tokens: int) -> None:
-    """Raises PromptTooLong as soon as the pieces so far have too many tokens together, so that a
-    refusal doesn't wait for a text that is far too long.
+    """Raises PromptTooLong as soon as the pieces so far have too many tokens in total, so that a
+    text that is far too long is refused quickly.
     """
     if len(text) <= USUAL_LENGTH * max_tokens:
         return

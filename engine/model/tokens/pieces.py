@@ -14,8 +14,8 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies wit
 
 
 def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
-    """By token id. Empty for special tokens, which aren't text, and for ids without a token.
-    Raises ModelError.
+    """The bytes by token id. Empty for special tokens, which aren't text, and for ids without a
+    token. Raises ModelError.
     """
     decoders = read_decoders(tokenizer)
     kinds = {decoder["type"] for decoder in decoders}
