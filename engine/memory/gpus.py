@@ -78,8 +78,8 @@ def visible() -> list[Gpu]:
 
 
 def check_gpus(config: ModelConfig) -> None:
-    """Raises ModelError if one of the configuration's `gpus` does not exist according to NVML, or
-    to CUDA_VISIBLE_DEVICES if that is set.
+    """Raises ModelError if one of the configuration's `gpus` does not exist according to NVML, or,
+    if NVML lists no GPUs, to CUDA_VISIBLE_DEVICES.
     """
     if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
         return

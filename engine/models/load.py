@@ -66,7 +66,7 @@ class Load:
         return None
 
     def wait_for_end(self) -> None:
-        """Like `wait`, but raises nothing if the change has failed."""
+        """Waits for the end of the change, and returns even if it has failed."""
         self._done.wait()
 
     def end(self, error: EngineError | None = None) -> None:

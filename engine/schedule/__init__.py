@@ -1,1 +1,1 @@
-"""Chooses the next job to run, and measures the jobs."""
+"""Chooses the next job to run, and measures jobs."""

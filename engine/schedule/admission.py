@@ -32,9 +32,7 @@ State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Stands(Protocol):
-    """The state of an engine. `max_jobs`: the maximum number of jobs according to its
-    configuration.
-    """
+    """The state of an engine. `max_jobs`: the maximum number of jobs in its configuration."""
 
     @property
     def state(self) -> State: ...
@@ -45,7 +43,7 @@ class Stands(Protocol):
 
 
 def check_number(num_jobs: int, max_jobs: int) -> None:
-    """Raises InvalidJob for more jobs than the engine can ever hold."""
+    """Raises InvalidJob for more jobs than the engine could ever hold."""
     if num_jobs > max_jobs:
         raise InvalidJob(
             f"{num_jobs} choices exceed the {max_jobs} jobs that this server can hold",
@@ -91,7 +89,9 @@ def fits(job: Job, info: ModelInfo) -> bool:
 
 
 def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
-    """Raises Rejected for a job that would fail in the generator, or harm other jobs there."""
+    """Raises Rejected for a job that would fail in the generator, or would harm other jobs
+    there.
+    """
     if not job.prompt:
         raise InvalidJob("the prompt is empty", "prompt")
     for name, token_ids in _token_ids(job):
@@ -169,8 +169,8 @@ def refusal(
     num_jobs: int = 0,
     prompt_tokens: int = 0,
 ) -> EngineError | None:
-    """A new error if an engine in this state, with this backlog, can't accept `num_jobs` more jobs
-    with `prompt_tokens` tokens now; otherwise None.
+    """Returns a new error if an engine in this state, with this backlog, can't accept `num_jobs`
+    more jobs with `prompt_tokens` tokens now; otherwise None.
     """
     state, max_jobs = stands.state, stands.max_jobs(config)
     if state not in ("ready", "recovering"):
@@ -187,7 +187,9 @@ def refusal(
 
 
 def end(phase: Phase, state: State, error: EngineError | None, name: str) -> EngineError:
-    """A new error for a job that an engine gives up. A job that never began can run elsewhere."""
+    """Returns a new error for a job that an engine gives up. A job that never began can run
+    elsewhere.
+    """
     if error is None:
         return Closed(
             f"model {name} ended during this answer: it was unloaded or replaced, or the server"

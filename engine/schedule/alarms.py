@@ -1,4 +1,4 @@
-"""Timers, all on one thread, because a thread for each would cost as much as the rest of a small
+"""Timers that share one thread, because a thread for each would cost as much as the rest of a small
 request.
 """
 
@@ -14,7 +14,7 @@ PURGE = 1.0  # most seconds until cancelled alarms are dropped, and an idle thre
 
 
 class Alarm:
-    """Calls once, unless it is cancelled."""
+    """Calls a function once, unless cancelled."""
 
     __slots__ = ("_call", "_lock")
 
@@ -27,7 +27,7 @@ class Alarm:
         return self._call is None
 
     def cancel(self) -> None:
-        """After this returns, the call has been made or will never be made."""
+        """After this returns, the function has been called or will never be called."""
         with self._lock:
             self._call = None
 
@@ -54,8 +54,8 @@ class Alarms:
         self._thread: threading.Thread | None = None  # None unless it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Any thread, even during garbage collection. `call` must be short, because it delays other
-        alarms.
+        """Called on any thread, even during garbage collection. `call` must be short, because it
+        delays other alarms.
         """
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
@@ -69,7 +69,7 @@ class Alarms:
         return alarm
 
     def rest(self) -> None:
-        """Wait for the thread's end if no alarm is left; otherwise the thread would end a little
+        """If no alarm is left, wait until the thread has ended, which otherwise happens a little
         later. An alarm must not call this.
         """
         with self._changed:

@@ -13,7 +13,9 @@ GROW_AFTER = 100  # iterations with a token until the limit grows by one job
 
 @dataclass(slots=True)
 class Loop:
-    """A job whose text repeats itself. `last`: its end, if it came in the same iteration."""
+    """A job whose text repeats itself. `last`: the job's end, if that came in the same
+    iteration.
+    """
 
     job: Job
     new_tokens: int  # up to the end of the loop's last chunk
@@ -77,7 +79,7 @@ class Batch:
             self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
 
     def end(self, identifier: str) -> None:
-        """Forget a job, even a waiting one that was put back."""
+        """Forget a job, including a waiting one that was put back."""
         self._jobs.pop(identifier, None)
         self._emitted.discard(identifier)
         self._detectors.pop(identifier, None)
@@ -104,10 +106,10 @@ class Batch:
         return is_good
 
     def cut_loops(self, events: list[JobEvent]) -> tuple[list[JobEvent], list[Loop]]:
-        """Returns the events of an iteration without those after a loop, and the jobs whose text
-        began to repeat itself. Events after the chunk that completes a loop are dropped, so that
-        the number of draft tokens does not show. Each job is returned once, and stays here until it
-        is ended.
+        """Returns the events of an iteration that are to be delivered, and the jobs whose text
+        began to repeat itself. A job's events after the chunk that completes a loop are dropped, so
+        that the result does not depend on the number of draft tokens. Each job is returned once,
+        and stays in the batch until `end`.
         """
         if not self._detectors:
             return events, []
@@ -128,7 +130,7 @@ class Batch:
         return kept, list(loops.values())
 
     def put_back(self, identifier: str) -> Job | None:
-        """Take a job out to run again; None if it may not."""
+        """Take a job out so that it can run again; None if it must not."""
         if identifier in self._emitted or identifier in self._put_back:
             return None
         self._put_back.add(identifier)

@@ -1,4 +1,6 @@
-"""Decides how many tokens of new prompts an iteration computes besides its decode step. Pure."""
+"""Decides how many tokens of new prompts an iteration computes in addition to its decode step.
+Pure.
+"""
 
 import math
 
@@ -7,11 +9,11 @@ LEAST_SHARE = 32  # tokens; a smaller part of a prompt, beside others, is not wo
 
 
 class Budget:
-    """The number of prompt tokens for each iteration, in the order of the prompts' starts. While no
-    prompt waits, it is `usual`. With each iteration in which a prompt waits, it doubles, up to
-    `most`; afterwards it returns. It never exceeds what keeps an iteration within `gap`, judging by
-    the iterations measured so far, but is at least a quarter of `usual`, because prompts must
-    continue.
+    """The number of prompt tokens for each iteration, shared by the prompts in the order of their
+    starts. While no prompt waits, the number is `usual`. It doubles with each iteration in which a
+    prompt waits, up to `most`, and afterwards falls back. It never exceeds what keeps an iteration
+    within `gap`, judging by the iterations measured so far, but is at least a quarter of `usual`,
+    because prompts must continue.
     """
 
     def __init__(self, usual: int, most: int, gap: float = math.inf) -> None:
@@ -32,13 +34,13 @@ class Budget:
 
     @property
     def tokens(self) -> int:
-        """For the next iteration in which a job decodes."""
+        """The number for the next iteration in which a job decodes."""
         wanted = min(self._usual << self._level, self._most)
         return max(min(wanted, self._within_gap()), self.least)
 
     def has_room(self, num_left: int, most: int) -> bool:
-        """Whether another prompt gets a part of the next iteration. `num_left`: how many of `most`
-        tokens the started prompts leave for it.
+        """Whether another prompt gets a share of the next iteration. `num_left`: how many of `most`
+        tokens the started prompts leave over.
         """
         has_room = num_left + LEAST_SHARE <= most or not num_left
         self._is_short |= not has_room
@@ -49,9 +51,9 @@ class Budget:
         self._left, self._spent = tokens, 0
 
     def share(self, num_left: int) -> int:
-        """Tokens for the next prompt in this iteration, which has `num_left` left. If it doesn't
-        fit as a whole, its part is a power of two, like the rows of a common pass. Otherwise it
-        would need its own pass.
+        """Tokens of the next prompt in this iteration. The prompt has `num_left` tokens left. If
+        these don't all fit, the share is a power of two, because other sizes don't match a shared
+        pass and would need their own.
         """
         share = min(num_left, max(self._left, 0))
         if share == num_left or (share < LEAST_SHARE and not self._spent):
@@ -63,7 +65,7 @@ class Budget:
         self._spent += num_tokens
 
     def end(self, seconds: float, is_decoding: bool) -> None:
-        """The iteration took `seconds`. `is_decoding`: whether a job decoded in it."""
+        """End an iteration that took `seconds`. `is_decoding`: whether a job decoded in it."""
         if is_decoding:
             self._measure(seconds)
         most = max(math.ceil(math.log2(self._most / self._usual)), 0)

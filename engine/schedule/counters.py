@@ -1,4 +1,4 @@
-"""Counts the work of an engine thread, at the cost of a few integer operations per iteration."""
+"""Counts the work of an engine thread, with a few integer operations per iteration."""
 
 import time
 from bisect import bisect_left
@@ -65,7 +65,9 @@ class Counters:
         self._has_changed = True
 
     def prefill(self, event: Prefill, done_tokens: int | None) -> None:
-        """`done_tokens`: tokens of the prompt done before; None for a job's first event."""
+        """`done_tokens`: tokens of the prompt that were done before; None for a job's first
+        event.
+        """
         if done_tokens is None:
             self.totals.cached_tokens += event.cached_tokens
             done_tokens = event.cached_tokens
@@ -93,19 +95,19 @@ class Counters:
         self._has_changed = True
 
     def fail(self, times: int = 1, is_too_slow: bool = False) -> None:
-        """`is_too_slow`: whether they failed because of their constraint's time."""
+        """`is_too_slow`: whether the jobs failed because their constraint took too long."""
         self.totals.failed += times
         self.totals.too_slow += times * is_too_slow
         self._has_changed = True
 
     def recover(self, how: str) -> None:
-        """`how`: name of the backend's method."""
+        """`how`: the name of the backend's method."""
         name = RECOVERIES[how]
         setattr(self.totals, name, getattr(self.totals, name) + 1)
         self._has_changed = True
 
     def iterate(self, begin: float, batch_size: int, new_tokens: int) -> None:
-        """Count an iteration that began at `begin`, by the monotonic clock, and is over now."""
+        """Count an iteration that began at `begin`, on the monotonic clock, and ends now."""
         now = time.monotonic()
         self.totals.new_tokens += new_tokens
         self._iteration_seconds.add(now - begin)
@@ -125,7 +127,7 @@ class Counters:
         return max(self._due - time.monotonic(), 0.0) if self._has_changed else None
 
     def tell(self, backend: _Measured, num_active: int, num_pending: int) -> Stats | None:
-        """The next event; None if it is too early or nothing has changed."""
+        """The next event; None if it is not due or nothing has changed."""
         now = time.monotonic()
         if now < self._due or not self._has_changed:
             return None

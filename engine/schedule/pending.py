@@ -1,4 +1,4 @@
-"""The queue of waiting jobs, the best first. Pure, because the work of started jobs is the
+"""The queue of waiting jobs, best first. Pure, because the work of started jobs serves as the
 clock.
 """
 
@@ -68,23 +68,23 @@ class _Level:
 
 
 class Pending:
-    """Chooses the next job to start, by three nested rules. Work is measured in tokens,
-    of a completion no more than four usual answers of its client.
+    """Chooses the next job to start, by three nested rules. Work is measured in tokens; a
+    completion counts as at most four usual answers of its client.
 
     - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
-      after the highest priority has started `factor` times that job's work. Together the lower ones
-      get at least one part in `factor` + 1 of all work. So with `n` lower priorities, none waits
-      longer for its next job than `n` turns take.
+      after the highest priority has started `factor` times that job's work. Together the lower
+      priorities get at least one part in `factor` + 1 of all work. So with `n` lower priorities,
+      none waits for longer than `n` turns until its next job starts.
     - Client: within a priority, each client gets an equal share of the work, by start-time fair
-      queueing (Goyal, Vin, Cheng 1996). A job's tag is its client's work started before. New
-      clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997): with SFQ's own, a stream of
-      new clients starves the others.
-    - Size: within a client, the least expected work first, prompt and new tokens. A job's fair wait
-      is the client's waiting work at its arrival, including itself. It is due once `factor` - 1
-      times its fair wait has started; due jobs go first, the longest due before others. So no job
-      waits longer than `factor` times its fair wait plus one job, because the work of the jobs due
-      before it is at most its fair wait. A job without room lets others overtake it until they have
-      done `factor` times its work; then all wait.
+      queueing (Goyal, Vin, Cheng 1996). A job's tag is the work of its client that was started
+      before it. New clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997), because with
+      SFQ's own, a stream of new clients would starve the others.
+    - Size: within a client, the job with the least expected work first, in prompt and new tokens. A
+      job's fair wait is the client's waiting work when the job arrives, including the job. The job
+      is due after `factor` - 1 times its fair wait has started; due jobs go first, the longest due
+      before others. So no job waits longer than `factor` times its fair wait plus one job, because
+      the work of the jobs due before it is at most its fair wait. Others may overtake a job for
+      which there is no room until they have done `factor` times its work; then all wait.
     """
 
     def __init__(self, factor: float = 4.0) -> None:
@@ -99,7 +99,7 @@ class Pending:
         return len(self._entries)
 
     def push(self, job: Job, is_due: bool = False) -> None:
-        """`is_due`: put it before other jobs of its client and priority, regardless of their
+        """`is_due`: put the job before others of its client and priority, regardless of their
         work.
         """
         level = self._levels.get(job.priority)
@@ -116,7 +116,7 @@ class Pending:
         self._candidates = None
 
     def candidates(self) -> list[Job]:
-        """The best jobs, in order. The first one with room is to be started."""
+        """The best jobs, in order. The first one that has room should start."""
         if self._candidates is None:
             self._candidates = []
             for entry in islice(self._ordered(), LOOK_AHEAD):
@@ -126,7 +126,7 @@ class Pending:
         return self._candidates
 
     def start(self, identifier: str) -> None:
-        """Take a candidate out: it starts."""
+        """Remove a candidate that starts."""
         entry, queue = self._entries[identifier], self._entries[identifier].queue
         for better in self.candidates():
             if better.identifier == identifier:
@@ -144,7 +144,7 @@ class Pending:
         self.remove(identifier)
 
     def remove(self, identifier: str) -> Job | None:
-        """Returns the job, if it was waiting."""
+        """Returns the job; None if it was not waiting."""
         entry = self._entries.pop(identifier, None)
         if entry is None:
             return None
@@ -160,8 +160,8 @@ class Pending:
         return entry.job
 
     def identifiers(self) -> tuple[str, ...]:
-        """The identifiers in the order in which jobs would start if each had room and no other
-        came.
+        """The identifiers in the order in which the jobs would start if each had room and no others
+        arrived.
         """
         return tuple(entry.job.identifier for entry in self._ordered())
 

@@ -1,5 +1,5 @@
-"""Queries to an engine thread about its jobs, and the latest answers. Request threads, under the
-engine's lock.
+"""Queries to an engine thread about its jobs, and the most recent answers. Called on request
+threads, under the engine's lock.
 """
 
 import itertools
@@ -42,14 +42,16 @@ class Inquiry(Generic[Answer]):
         self._serials = itertools.count(1)
 
     def ask(self, timeout: float) -> bool:
-        """Whether an answer comes within `timeout` seconds. Releases the lock meanwhile."""
+        """Returns whether an answer comes within `timeout` seconds. Releases the lock while
+        waiting.
+        """
         serial = next(self._serials)
         self._send(self._question(serial))
         return self._changed.wait_for(lambda: self.newest.serial >= serial or self.is_over, timeout)
 
 
 class QueuePlaces:
-    """Places of jobs in the queue, and other servers' jobs on the same engine."""
+    """The places of jobs in the queue, and the jobs of other servers on the same engine."""
 
     def __init__(self, changed: threading.Condition, send: Callable[[Command], None]) -> None:
         self._pending = Inquiry(ListPending, PendingList(0, ()), changed, send)
@@ -63,7 +65,7 @@ class QueuePlaces:
             self._jobs.newest = answer
 
     def end(self) -> None:
-        """No more answers will come."""
+        """Note that no more answers will come."""
         self._pending.is_over = self._jobs.is_over = True
 
     def ask(self, timeout: float) -> dict[str, int]:

@@ -17,25 +17,26 @@ class _Seen(NamedTuple):
 
 
 class CompletionRate:
-    """Jobs ended a second, as an exponentially weighted mean over busy time. Times are seconds of
-    one monotonic clock. Any thread may call `seconds` while another notes.
+    """The number of jobs that end per second, as an exponentially weighted mean over busy time.
+    Times are in seconds on one monotonic clock. Any thread may call `seconds` while another calls
+    `note`.
     """
 
     def __init__(self) -> None:
         self._seen = _Seen()
 
     def resume(self, now: float) -> None:
-        """Called when jobs come after idle time, which does not count."""
+        """Called when jobs arrive after idle time, which does not count."""
         self._seen = self._seen._replace(now=now)
 
     def note(self, now: float) -> None:
-        """A job has ended."""
+        """Note that a job has ended."""
         seen = self._seen.at(now)
         self._seen = seen._replace(ended=seen.ended + 1)
 
     def seconds(self, num_jobs: int, now: float) -> float:
-        """Expected seconds until `num_jobs` more jobs have ended. If no job ever has: the busy time
-        so far.
+        """Expected seconds until `num_jobs` more jobs have ended; if no job has ended yet, the busy
+        time so far.
         """
         seen = self._seen.at(now)
         return seen.span * (num_jobs / seen.ended if seen.ended else 1)

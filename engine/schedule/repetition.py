@@ -1,4 +1,4 @@
-"""Detects a text that repeats itself, from token ids one by one. Pure."""
+"""Detects a text that repeats itself, one token id at a time. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ MIN_TOKENS = 32  # of all repeats together: any table has short repeats
 
 
 class LoopDetector:
-    """Detects that the last tokens repeat one sequence of at most 64 tokens at least four times. A
-    token takes one step for each time that it occurs among the last 64.
+    """Detects that the last tokens repeat a sequence of at most 64 tokens at least four times. A
+    token takes one step for each of its occurrences among the last 64 tokens.
     """
 
     def __init__(self, min_tokens: int = 0) -> None:
@@ -27,7 +27,7 @@ class LoopDetector:
         return self._count
 
     def add_all(self, token_ids: Iterable[int]) -> bool:
-        """Returns whether a loop was complete after any of the tokens. Counts all."""
+        """Returns whether a loop was complete after any of the tokens. Counts them all."""
         has_come_round = False
         for token_id in token_ids:
             has_come_round |= self.add(token_id)

@@ -30,7 +30,7 @@ class _Times:
 
 
 class Stopwatch:
-    """The times of an engine's jobs. A job that was put back waits again, and its queue time
+    """The times of an engine's jobs. A job that is put back waits again, and its queue time
     continues.
     """
 
@@ -49,7 +49,7 @@ class Stopwatch:
         self._times[identifier].started = time.monotonic()
 
     def stamp(self, events: Sequence[JobEvent]) -> list[JobEvent]:
-        """The same events; each `Started` and `Finished` gets its job's times."""
+        """The same events, with the job's times in each `Started` and `Finished`."""
         now = time.monotonic()
         return [
             event  # nearly always
@@ -89,7 +89,7 @@ class Stopwatch:
         return event
 
     def drop_all(self) -> None:
-        """All jobs have failed."""
+        """Forget all jobs, because they have failed."""
         self._counters.fail(len(self._times))
         self._times.clear()
         self._untold.clear()

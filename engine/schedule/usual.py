@@ -17,12 +17,12 @@ class UsualAnswers:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def of(self, client: str, kind: str) -> float:
-        """The tokens of a usual answer."""
+        """The number of tokens in a usual answer."""
         with self._lock:
             return self._means.get((client, kind), USUAL_TOKENS)
 
     def note(self, client: str, kind: str, new_tokens: int) -> None:
-        """Adds an answer that has ended by itself or at its limit. Holds the lock for a moment."""
+        """Adds an answer that has ended by itself or at its limit. Takes the lock briefly."""
         with self._lock:
             mean = self._means.pop((client, kind), USUAL_TOKENS)
             self._means[client, kind] = mean + WEIGHT * (new_tokens - mean)

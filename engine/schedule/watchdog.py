@@ -7,9 +7,9 @@ CHECKS = 10  # checks in `hang_timeout`
 
 
 def interval_of(hang_timeout: float) -> float:
-    """Seconds between checks. A hang is counted in checks, not measured by a clock, because
-    CLOCK_MONOTONIC continues while this process is stopped or frozen, alone or with its container
-    or machine. Such a pause counts as one check, regardless of its length, and isn't a hang.
+    """Seconds between checks. A hang is counted in checks, not measured with a clock, because
+    CLOCK_MONOTONIC continues while this process, its container or the machine is stopped or frozen.
+    Such a pause counts as one check, regardless of its length, and isn't a hang.
     """
     return min(hang_timeout / CHECKS, 1.0)
 
@@ -19,7 +19,9 @@ def stuck(seconds: float) -> str:
 
 
 class Watchdog:
-    """Reads only when the engine thread's current step began. Times are in seconds."""
+    """Detects hangs of the engine thread. It reads only the time at which the current step began.
+    Times are in seconds.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Watchdog:
     # Watchdog's thread
 
     def check(self) -> bool:
-        """Check once. Returns whether to continue."""
+        """Check once. Returns whether checks should continue."""
         since = self._busy_since()
         if since is None or since != self._since:
             self._since, self._num_looks, self._is_told = since, 0, False

@@ -1,4 +1,4 @@
-"""The process that reads unknown model directories, in a fork for each, within limits."""
+"""The process that reads unknown model directories, each in its own fork, within limits."""
 
 import contextlib
 import ctypes

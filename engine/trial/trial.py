@@ -1,6 +1,7 @@
-"""Has unknown model directories read in a separate process first. Any thread.
+"""Has a separate process read unknown model directories first. Any thread.
 
-The files may be a stranger's, made to take all memory, to take forever, or to crash a library.
+The files may come from a stranger, and be made to use up all memory, to never end, or to crash a
+library.
 """
 
 import json
@@ -29,10 +30,11 @@ Signature = tuple[Any, ...]
 
 
 class Passed:
-    """The directories that have passed. A fork of this process knows them too. They are identified
-    by names, sizes and times of all files, not by contents, because to hash these, this process
-    would have to read them. The owner of a file can set its time of modification, but not its
-    `st_ctime`. They are not kept for the next start, whose version may differ.
+    """The directories that have passed. A fork of this process knows them too. A directory is
+    identified by the names, sizes and times of its files, not by their contents, because this
+    process would have to read these to hash them. The owner of a file can set its time of
+    modification, but not its `st_ctime`. The list does not survive a restart, because the next
+    version may differ.
     """
 
     def __init__(self) -> None:
@@ -58,9 +60,9 @@ def check_tried(paths: Iterable[str], readers: Sequence[str] = ()) -> None:
 
 
 def try_directories(paths: Iterable[str], readers: Sequence[str] = ()) -> dict[str, ModelError]:
-    """Has those directories read that have not passed, or have changed since. Returns the errors of
-    those that fail. `readers`: further functions that read them, as "module:function", which are
-    called with their ModelDir and their Tokenizer.
+    """Has another process read those directories that have not passed or have changed since.
+    Returns the errors of those that fail. `readers`: additional functions to read them with, as
+    "module:function". These are called with the ModelDir and the Tokenizer.
     """
     asked = {path: _signature(path) for path in paths}
     unknown = [path for path in asked if not PASSED.knows(path, readers, asked[path])]
