@@ -1,5 +1,5 @@
 """The engine: it takes jobs and returns events. `app/` may use only the names in this module. The
-engine has no HTTP code, and doesn't import torch until a model loads.
+engine contains no HTTP code, and doesn't import torch until a model loads.
 """
 
 from switchyard.engine.config import (

@@ -1,4 +1,4 @@
-"""Backends that an engine thread drives. `make_backend` makes all heavy imports."""
+"""Backends that an engine thread drives. `make_backend` does all slow imports."""
 
 import warnings
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def make_backend(
     tell_progress: Callable[[float], None] | None = None,
 ) -> Backend:
     """Returns the backend for the device that `config` names. Called on the engine thread, because
-    the imports of torch and exllamav2 take seconds. `grammars`: the model's grammars, if it has
+    the imports of torch and exllamav2 take seconds. `grammars`: the model's grammars, if there are
     any. `tell_progress` is called with the progress of a load, from 0 to 1. Raises ModelError.
     """
     device = _device(config)

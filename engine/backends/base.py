@@ -10,10 +10,10 @@ from switchyard.engine.stats import Occupancy, Work
 
 class Backend(Protocol):
     """A generator with its model. One thread makes all calls, from `open` to `close`. `work` counts
-    the backend's work since it was made.
+    the backend's work since its creation.
 
     A failure of one job is an event of that job. An exception concerns all jobs: DeviceLost if only
-    another process can continue, OutOfMemory if fewer jobs might.
+    another process can continue, OutOfMemory if it might work with fewer jobs.
     """
 
     work: Work
@@ -22,30 +22,32 @@ class Backend(Protocol):
         """Load the model and warm up. Raises ModelError, or any error that a library raises."""
 
     def has_room(self, job: Job) -> bool:
-        """Whether `job` can start now. False with no active job means that it never can."""
+        """Whether `job` can start now. If this is False while no job is active, the job can never
+        start.
+        """
 
     def enqueue(self, job: Job) -> None:
-        """Start `job` in the next iteration; call it only after `has_room`. Raises Rejected or
-        JobFailed if only this job fails, OutOfMemory if the job may be tried again, DeviceLost for
-        all jobs.
+        """Start `job` in the next iteration; call this only after `has_room`. Raises Rejected or
+        JobFailed if only this job fails, OutOfMemory if the job may be tried again, and DeviceLost
+        if all jobs fail.
         """
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        """Forget the job and release its pages. Returns its last events: the text that was not sent
-        yet, and the job's end. Returns no events for an unknown job.
+        """Forget the job and release its pages. Returns the job's last events: the text that has
+        not been sent yet, and the end. Returns no events for an unknown job.
         """
 
     def iterate(self) -> list[JobEvent]:
-        """One step of all active jobs that can continue."""
+        """Run one step of all active jobs that can continue."""
 
     def is_waiting(self, wake: Callable[[], None]) -> bool:
-        """Whether there are jobs but none of them can continue now. If so, another thread calls
-        `wake` when a job may be able to continue.
+        """Whether there are jobs but none of them can continue now. Another thread then calls
+        `wake` as soon as a job may be able to continue.
         """
 
     @property
     def num_jobs(self) -> int:
-        """Number of jobs in the generator. Cheap enough to be read after every iteration."""
+        """The number of jobs in the generator. Cheap enough to read after every iteration."""
 
     def occupancy(self) -> Occupancy:
         """Memory and pages in use. Reading them takes up to a millisecond."""
@@ -57,7 +59,7 @@ class Backend(Protocol):
 
     def reset(self) -> None:
         """Recover from an exception: forget all jobs and all cached pages. `reset`, `rebuild` and
-        `reload` all raise an error if the generator then can't generate.
+        `reload` raise an error if the generator still can't generate afterwards.
         """
 
     def rebuild(self) -> None:

@@ -1,3 +1,3 @@
-"""The parts that all backends of ExLlama models share, regardless of the library that computes
+"""The parts shared by all backends for ExLlama models, regardless of the library that computes
 them.
 """

@@ -1,8 +1,8 @@
 """Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
 
 The generator's own code has three faults. It loses text at a stop token and at the token limit. It
-decodes characters that consist of several tokens wrongly. It chooses among several stop strings by
-the order of a set, which is arbitrary.
+wrongly decodes characters that consist of several tokens. It chooses among several stop strings in
+the arbitrary order of a set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,11 @@ class Detokenizer:
 
     @property
     def is_in_span(self) -> bool:
-        """Whether the text ends inside a span, where the client's stops don't count."""
+        """Whether the text ends inside a span, where the client's stops have no effect."""
         return self._stops.is_inside
 
     def push(self, token_id: int, is_last: bool = False) -> Told:
-        """Returns the text that is certain after one more token."""
+        """Returns the text that becomes certain with this token."""
         self._num_tokens += 1
         text = self._decode(token_id, is_last)
         if text and not self._waiting and not self._healed:  # nearly always
@@ -52,7 +52,7 @@ class Detokenizer:
         return self._tell(text, is_last)
 
     def flush(self) -> Told:
-        """Returns all remaining text. No token follows."""
+        """Returns all remaining text, after the last token."""
         return self._tell(self._decoder.finish(), is_last=True)
 
     def _tell(self, text: str, is_last: bool) -> Told:
@@ -73,8 +73,8 @@ class Detokenizer:
 
 
 class NoText:
-    """Replaces the library's tokenizer and its list of tokens' texts, because a job's text comes
-    from its Detokenizer. Loading the library's tokenizer would take as long as loading the model's
+    """Replaces the library's tokenizer and its list of token texts, which aren't needed, because a
+    job's text comes from its Detokenizer. Loading them would take as long as loading our own
     tokenizer.
     """
 

@@ -1,4 +1,4 @@
-"""Classifies torch's exceptions by whether the process can continue."""
+"""Classifies torch's exceptions according to whether the process can continue."""
 
 import torch
 
@@ -23,7 +23,7 @@ _NO_MEMORY = ("CUDA error: out of memory", "DefaultCPUAllocator: can't allocate 
 
 
 def explain(error: BaseException) -> BaseException:
-    """OutOfMemory or DeviceLost if `error` is one of these, else `error` itself."""
+    """Returns OutOfMemory or DeviceLost if `error` means one of these, else `error` itself."""
     message = str(error)
     summary = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -15,30 +15,30 @@ logger = logging.getLogger(__name__)
 
 
 class Passes(Protocol):
-    """A faster way than the model's own to compute a pass of a few tokens."""
+    """Computes passes of a few tokens faster than the model's own code does."""
 
     num_rows: int  # rows of the last `run`, padding included
 
     def capture(self, vocab_size: int) -> None:
-        """Prepare the passes while the cache is unused. `vocab_size`: the tokenizer's vocabulary
+        """Prepare the passes. The cache must be unused. `vocab_size`: the tokenizer's vocabulary
         size.
         """
 
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary), valid until the next run. `token_ids`: (rows,), on
-        the host or the device; `positions`: the positions of these tokens; `pages`: cache pages,
-        (rows, pages), int32.
+        """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
+        `token_ids`: (rows,), on the host or the device; `positions`: the positions of these tokens;
+        `pages`: cache pages, (rows, pages), int32.
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from the logits of the last `run`; None for other logits. Returns coded tokens,
-        (rows,), valid until the next draw.
+        """Draws from the logits of the last `run`. Returns coded tokens, (rows,), which are valid
+        until the next draw; None for other logits.
         """
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in each row of the prompt pass for at least `length`
+        """Returns the number of tokens in each row of the prompt pass that has room for `length`
         tokens.
         """
 

@@ -1,4 +1,4 @@
-"""Reads the pages and the memory in use."""
+"""Reads how many pages and how much memory are in use."""
 
 from typing import Any
 

@@ -63,8 +63,8 @@ class Progress:
 
 
 def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:
-    """Returns a callback for each of several models, given the number of modules of each. A
-    callback adds the modules of the models before its own.
+    """Returns a callback for each of several models, given the number of modules of each. Each
+    callback adds the modules of earlier models to its own.
     """
 
     def part(first: int) -> Callback:

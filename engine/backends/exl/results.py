@@ -1,4 +1,4 @@
-"""The results of an iteration for a job, from `Exl2Job` or the library to `Exl2Backend`."""
+"""The results of an iteration for a job, passed from `Exl2Job` or the library to `Exl2Backend`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class JobBegun:
 
 @dataclass(frozen=True, slots=True)
 class JobMoved:
-    """The job has released its pages, or has pages again."""
+    """The job has released its pages, or has got pages again."""
 
     identifier: str
     is_parked: bool
@@ -53,7 +53,7 @@ class TokenTold:
 
 @dataclass(frozen=True, slots=True)
 class JobBroken:
-    """A failure of the job alone. After a failure in `prefill` the job stays active and must be
+    """A failure of this job alone. After a failure in `prefill` the job stays active and must be
     cancelled; otherwise the generator releases it.
     """
 
@@ -66,8 +66,8 @@ Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBr
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
     """Converts the library's own results, which only report that a job has started, to `JobBegun`.
-    All other results are ours and stay as they are. When a parked job returns, that is not a
-    result.
+    All other results are our own and remain unchanged. The return of a parked job is dropped,
+    because it is not a result.
     """
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result

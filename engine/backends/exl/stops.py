@@ -1,5 +1,5 @@
-"""Finds the stop string that ends a text, piece by piece, except in spans where stop strings don't
-count.
+"""Finds the stop string that ends a text, piece by piece, except in spans where stop strings have
+no effect.
 """
 
 from collections import deque
@@ -14,9 +14,9 @@ MAX_SPACE = 64  # characters of white space before a span that may wait for it
 class StopSearch:
     """Takes the text of one job and returns the part that can be sent. Engine thread.
 
-    The stop string that begins first in the text ends it, however the tokens divide the text. So
-    after a complete stop string, the search waits while another one may have begun earlier. A stop
-    string that was complete before `min_new_tokens`, or that touches a span of `Job.spans`, is
+    The stop string that begins first ends the text, regardless of how tokens divide the text. So
+    after a complete stop string, the search waits as long as another one may have begun earlier. A
+    stop string that was complete before `min_new_tokens`, or that touches a span of `Job.spans`, is
     ordinary text.
     """
 
@@ -43,8 +43,9 @@ class StopSearch:
         return self._span is not None
 
     def add(self, text: str, token_ids: list[int], is_free: bool, is_last: bool) -> Told:
-        """Returns the text in which no stop string can begin, up to the one that ends the text.
-        `is_free`: stop strings that end in this text or earlier don't count.
+        """Returns the text that can no longer be part of a stop string, or the text before the stop
+        string that ends it. `is_free`: stop strings that end in this text or earlier have no
+        effect.
         """
         if not self._held and not self._spans and not self._may_begin(text):  # nearly always
             return text, tuple(token_ids)

@@ -1,1 +1,1 @@
-"""A backend that uses ExLlamaV2's dynamic generator. It is the same on GPU and CPU."""
+"""A backend that uses ExLlamaV2's dynamic generator. The code is the same for GPU and CPU."""

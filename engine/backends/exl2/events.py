@@ -19,7 +19,7 @@ def prefill(job: Exl2Job, result: PromptComputed) -> Prefill:
 
 
 def scored(job: Exl2Job, result: PromptScored) -> list[JobEvent]:
-    """Returns the logprobs of a prompt, and the job's end if no token is to be generated."""
+    """Returns the logprobs of a prompt, and the job's end if it generates no tokens."""
     identifier, prompt_tokens = result.identifier, len(job.job.prompt)
     end = [Finished(identifier, "length", prompt_tokens, 0, 0)] if result.is_end else []
     return [PromptLogprobs(identifier, tuple(job.prompt_logprobs)), *end]
@@ -46,7 +46,7 @@ def told(job: Exl2Job, result: TokenTold) -> list[JobEvent]:
 
 
 def cancelled(job: Exl2Job) -> list[JobEvent]:
-    """Returns the text that was not sent yet, and the job's end."""
+    """Returns the text that has not been sent yet, and the job's end."""
     finished = Finished(
         job.job.identifier,
         "cancelled",

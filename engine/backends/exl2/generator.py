@@ -1,5 +1,5 @@
-"""The library's generator with our own decode step, which gives the same results with less host
-work.
+"""The library's generator with our own decode step, which gives the same results with less work on
+the host.
 
 The library handles one job after another, with tensor operations for each token. This step handles
 all jobs at once, on the device or with plain integers. requirements.txt pins the version of
@@ -28,9 +28,9 @@ class Generator(HeldGenerator):
     """For `Exl2Job`s only.
 
     If the device works asynchronously, the next pass is launched before the host handles a step's
-    tokens, and usually before it knows them. If a job turns out to have ended, its row in that pass
-    is wasted. A job whose rules aren't ready keeps its logits, and isn't in any pass until its
-    token is drawn. Without pages, the generator uses the library's step.
+    tokens, and usually before the host knows them. If a job turns out to have ended, its row in
+    that pass is wasted. A job whose rules aren't ready keeps its logits, and isn't in any pass
+    until its token is drawn. Without pages, the generator uses the library's step.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Generator(HeldGenerator):
         """Undo the page updates of a failed decode step.
 
         The generator advances a page's `kv_position` before the forward pass that fills the page.
-        Without this repair, the generator would hang at the next page border, or reuse keys that
+        Without this repair, the generator would hang at the next page boundary, or reuse keys that
         were never computed.
         """
         for job in self.active_jobs:

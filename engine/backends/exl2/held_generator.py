@@ -18,13 +18,13 @@ class HeldGenerator(PagingGenerator):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no job can continue until the rules of a job are ready."""
+        """Whether no job can continue until some job's rules are ready."""
         if self.pending_jobs or self.returning() is not None:
             return False
         return all(job.held is not None and not job.sampler.is_ready for job in self.active_jobs)
 
     def decoding(self) -> list[Exl2Job]:
-        """The jobs of the next pass."""
+        """The jobs in the next pass."""
         return [
             job
             for job in self.active_jobs
@@ -32,9 +32,7 @@ class HeldGenerator(PagingGenerator):
         ]
 
     def held(self) -> list[Exl2Job]:
-        """Returns the jobs whose logits are held, beginning with the job that has waited
-        longest.
-        """
+        """Returns the jobs whose logits are held, longest waiting first."""
         held = [job for job in self.active_jobs if job.held is not None]
         return sorted(held, key=lambda job: job.held_at)
 
@@ -67,7 +65,7 @@ class HeldGenerator(PagingGenerator):
 
     @torch.inference_mode()
     def draw_held(self) -> list[Result]:
-        """Call this before `iterate_by_library`: draws for the held jobs whose rules are ready."""
+        """Draws for the held jobs whose rules are ready. Call this before `iterate_by_library`."""
         results: list[Result] = []
         for job in self.held():
             if job.held is None or not job.sampler.is_ready:
@@ -81,7 +79,7 @@ class HeldGenerator(PagingGenerator):
 
     @torch.inference_mode()
     def make_way(self) -> None:
-        """Call this before `iterate_by_library`: lets a parked job return."""
+        """Lets a parked job return. Call this before `iterate_by_library`."""
         self.start_returning()
         for job in self.active_jobs:
             job.is_short = False

@@ -1,4 +1,4 @@
-"""A job of the dynamic generator that contains its own failures and samples its own tokens.
+"""A job of the dynamic generator that handles its own failures and samples its own tokens.
 
 All methods except the constructor run inside `generator.iterate()`.
 """
@@ -22,8 +22,8 @@ NO_TOKEN = -1
 
 class Exl2Job(PagedJob):
     """Catches its own errors, because an exception from `iterate()` would cost all jobs their
-    results. These errors include panics of Rust libraries, which aren't `Exception`s. A failed job
-    puts a `JobBroken` into the results.
+    results. These errors include panics of Rust libraries, which aren't of type `Exception`. A
+    failed job adds a `JobBroken` to the results.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Exl2Job(PagedJob):
 
     @property
     def is_at_last(self) -> bool:
-        """Whether any next token ends the job."""
+        """Whether the next token ends the job, whatever it is."""
         is_at_last: bool = self.num_sampled + 1 >= self.max_new_tokens
         return is_at_last
 
@@ -93,7 +93,7 @@ class Exl2Job(PagedJob):
     # Decoding, by the library's generator: without pages
 
     def is_prefill_done(self) -> bool:
-        """Whether the generator may decode."""
+        """Whether the generator may decode this job."""
         return self.held is None and not self.is_short and super().is_prefill_done()
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
@@ -114,7 +114,7 @@ class Exl2Job(PagedJob):
         self, logits: torch.Tensor, next_token: torch.Tensor, *rest: Any
     ) -> tuple[bool, torch.Tensor]:
         """Accept a token. Returns whether the job has ended, and the token. While the job's logits
-        are held, the token is NO_TOKEN, which is different from every guess.
+        are held, the token is NO_TOKEN, which no guess equals.
         """
         if self.held is not None:
             return False, next_token

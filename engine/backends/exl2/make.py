@@ -1,4 +1,4 @@
-"""Makes the generator for a model's settings. Engine thread."""
+"""Creates the generator for a model's settings. Engine thread."""
 
 import math
 from typing import Any

@@ -73,12 +73,14 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self.all_unique_hashes: list[bytes] = []
 
     def is_prefill_done(self) -> bool:
-        """Whether the generator may decode. Always False if nothing is to be generated."""
+        """Whether the generator may decode this job. Always False for a job that generates
+        nothing.
+        """
         return self.job.max_new_tokens > 0 and bool(super().is_prefill_done())
 
     @property
     def num_left(self) -> int:
-        """The number of tokens of all prompts that are not computed yet."""
+        """The number of tokens of all prompts that have not been computed yet."""
         return sum(len(s.sequence_ids) - 1 - s.kv_position for s in self.sequences)
 
     @property
@@ -155,13 +157,13 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def start(self) -> int:
-        """The first token that is not computed yet."""
+        """The first token that has not been computed yet."""
         start: int = self.sequences[0].kv_position
         return start
 
     def row_start(self, length: int) -> int | None:
         """Returns the start of a row of `length` tokens that contains the chunk and whose padding
-        no other job reads: `start`, or a place before it in the same page. None if there is no
+        no other job reads: `start`, or an earlier position in the same page. None if there is no
         room.
         """
         [sequence] = self.sequences
@@ -178,15 +180,15 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         return ids
 
     def will_write(self, start: int, end: int, sequence: int = 0) -> None:
-        """Announce a write of keys and values from `start` to `end`. Before a pass, the pages that
-        it may write to lose their cached content.
+        """Announce that a pass will write keys and values from `start` to `end`. The pages that it
+        may write to lose their cached content.
         """
         size = self.generator.page_size
         for page in self.sequences[sequence].allocated_pages[start // size : -(-end // size)]:
             page.can_revert = False
 
     def note_chunk(self, results: list[Result]) -> None:
-        """The chunk has been computed."""
+        """Note that the chunk has been computed."""
         [sequence] = self.sequences
         pages, size = sequence.allocated_pages, self.generator.page_size
         end = self.start + self.num_next

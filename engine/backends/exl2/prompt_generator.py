@@ -39,15 +39,15 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
             page.sequence = ids[i : i + 1]
 
     def defrag_cache(self) -> None:
-        """Does nothing. Each page is found through a table, so its place doesn't matter
+        """Does nothing. Each page is found through a table, so its place in memory doesn't matter
         (docs/decisions.md), and the library's kernel fails with a misaligned address if the cache
         is quantized and the width of keys is not a multiple of 128.
         """
 
     def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:
         """Returns the page that follows the same tokens as `own` and has the longest common
-        beginning with `ids`, and the length of that beginning. Returns None if copying from no page
-        is worth the effort.
+        beginning with `ids`, and the length of that beginning. Returns None if no page is worth
+        copying from.
         """
         best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)
         if ids.shape[-1] < 2:  # not worth it for one token
@@ -70,7 +70,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         return any(job.is_decoding for job in self.active_jobs)
 
     def most_prompt_tokens(self) -> int:
-        """Maximum number of prompt tokens in the next iteration."""
+        """The maximum number of prompt tokens in the next iteration."""
         return self.budget.tokens if self.is_any_decoding else self.max_chunk_size
 
     def _prefill(self, results: list[Result]) -> None:

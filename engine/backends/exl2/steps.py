@@ -15,7 +15,7 @@ class Input(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A forward pass that was launched or is done, or rows of several such passes."""
+    """A forward pass that is running or done, or rows of several such passes."""
 
     jobs: list[Exl2Job]
     logits: torch.Tensor  # (jobs, then negative prompts of pairs; padded vocabulary)

@@ -1,7 +1,7 @@
 """EXL3 models: exllamav3 computes them, and exllamav2's generator schedules the work, as for EXL2.
 
-`install()` must be called first, as for the CPU. The generator, which is written in Python, needs
-four small functions of exllamav2's compiled extension, which an installation for EXL3 may lack.
+`install()` must be called first, as for the CPU. The generator is written in Python. It needs four
+small functions of exllamav2's compiled extension, which an installation for EXL3 may lack.
 """
 
 import importlib
@@ -63,8 +63,8 @@ def check_capability(number: int, name: str, capability: tuple[int, int]) -> Non
 
 
 def check_installed() -> None:
-    """Raises ModelError if exllamav3 or its compiled extension is missing, because importing it
-    would then compile for many minutes. Imports nothing.
+    """Raises ModelError if exllamav3 is missing, or its compiled extension is, because importing
+    exllamav3 would then compile the extension for many minutes. Imports nothing.
     """
     try:
         version = importlib.metadata.version("exllamav3")

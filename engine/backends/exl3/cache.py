@@ -8,7 +8,7 @@ from switchyard.engine.config import PAGE_SIZE
 
 
 class Exl3Cache:
-    """The interface of exllamav2's caches, as far as the paged generator calls it."""
+    """The part of the interface of exllamav2's caches that the paged generator calls."""
 
     batch_size = 1
 
@@ -18,8 +18,8 @@ class Exl3Cache:
         self.max_seq_len: int = library.max_num_tokens
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """Returns an empty list. With tensors, the generator would make a buffer for moving pages,
-        although it never moves any.
+        """Returns an empty list. If there were tensors, the generator would allocate a buffer for
+        moving pages, although it never moves any.
         """
         return []
 

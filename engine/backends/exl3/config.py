@@ -1,4 +1,4 @@
-"""A model's configuration as exllamav3 reads it, under the names that the generator looks for."""
+"""A model's configuration as exllamav3 reads it, with the names that the generator expects."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace

@@ -16,8 +16,8 @@ MAX_TOKENS = 512  # in a captured pass of prompts
 
 
 def can_capture(library: Any) -> bool:
-    """Whether all passes of exllamav3's model launch the same work: it has only plain layers, and
-    its embeddings are in memory. The model must be loaded.
+    """Whether all passes of exllamav3's model launch the same work, because it has only plain
+    layers, and its embeddings are in memory. The model must be loaded.
     """
     modules = [module for module, _, _ in library.fwd_modules]
     embedding = modules[0].embedding

@@ -13,9 +13,9 @@ _kept: list[torch.Tensor] = []  # the copies in graphs read these at each replay
 
 
 def mend_pointers() -> None:
-    """Let passes of 9 to 32 rows be captured. One product computes their queries, keys and values,
-    and exllamav3 sends its addresses to the GPU from ordinary memory, which a capture refuses.
-    Idempotent.
+    """Allow passes of 9 to 32 rows to be captured. In these, one product computes queries, keys and
+    values, and exllamav3 sends their addresses to the GPU from ordinary memory, which a capture
+    refuses. Idempotent.
     """
     SlicedMultiLinear.c_ptrs = _pointers
 

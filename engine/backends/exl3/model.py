@@ -11,7 +11,9 @@ from switchyard.engine.errors import ModelError
 
 
 class Exl3Model:
-    """The model interface of ExLlamaV2DynamicGenerator: `config` and `forward_chunk`, paged."""
+    """The model interface that ExLlamaV2DynamicGenerator uses with pages: `config` and
+    `forward_chunk`.
+    """
 
     def __init__(self, config: Exl3Config, library: Any) -> None:
         """`library`: exllamav3's Model."""
@@ -29,7 +31,7 @@ class Exl3Model:
         indexed_embeddings: Any = None,
     ) -> dict[str, torch.Tensor]:
         """Write keys and values of `input_ids`, (batch, q_len), into `cache`. Returns "logits",
-        (batch, q_len, vocabulary as the weights pad it), unless `preprocess_only`.
+        (batch, q_len, vocabulary with the weights' padding), unless `preprocess_only`.
 
         `attn_params`: exllamav2's PagedParams. Raises IndexError for a token id beyond the
         vocabulary.

@@ -1,7 +1,7 @@
 """Replaces exllamav2's compiled extension and CUDA model on a machine without a GPU. `install()`
 must be called first: before exllamav2/ext.py compiles its extension, it tries to import a module
-`exllamav2_ext`, and must find ours. The other modules of this package import exllamav2, so they are
-imported after `install()`.
+`exllamav2_ext`, and must find ours. The other modules of this package import exllamav2, so import
+them after `install()`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Attention of new tokens to the pages of their sequences."""
+"""The attention of new tokens to the pages of their sequences."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +27,8 @@ class Read:
 
 
 class PagedAttention:
-    """Attention of one forward pass over the paged cache. It is the same in every layer. A token's
-    slot is its place in the cache: the start of its page plus its place in the page.
+    """The attention of one forward pass over the paged cache. The same object serves every layer. A
+    token's slot is its index in the cache: the start of its page plus its index in the page.
     """
 
     def __init__(self, params: Any, q_len: int) -> None:

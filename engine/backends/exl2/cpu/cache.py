@@ -7,7 +7,7 @@ from exllamav2.cache import ExLlamaV2CacheBase
 
 
 class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untyped
-    """Keys and values of `max_seq_len` tokens, float32, in pages that the generator hands out.
+    """Keys and values of `max_seq_len` tokens, float32, in pages that the generator assigns.
 
     `states[layer]` is (1, tokens, 2 * kv_heads, head_dim), keys before values, so that one copy
     moves both. `key_states` and `value_states` are views of `states`, in the shape that exllamav2
@@ -27,7 +27,7 @@ class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untype
         self.value_heads = [state.transpose(1, 2) for state in self.value_states]
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """Returns a tensor for each layer. The list is a new one each time, because the generator
-        appends the tensors of a draft cache.
+        """Returns a tensor for each layer, in a new list, because the generator appends the tensors
+        of a draft cache.
         """
         return list(self.states)

@@ -36,7 +36,9 @@ PLAIN: dict[str, object] = {
 
 
 class CpuLlama:
-    """The model interface of ExLlamaV2DynamicGenerator: `config` and `forward_chunk`, paged."""
+    """The model interface that ExLlamaV2DynamicGenerator uses with pages: `config` and
+    `forward_chunk`.
+    """
 
     def __init__(self, config: ExLlamaV2Config) -> None:
         """Raises ModelError for a model that isn't a plain, unquantized Llama."""

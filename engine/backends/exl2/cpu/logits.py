@@ -49,7 +49,8 @@ def apply_rep_penalty(
     alpha_presence: float,
     logits: torch.Tensor,
 ) -> None:
-    """Penalize the tokens of `sequence`, (batch, tokens), in `logits`, (batch, 1, vocabulary).
+    """Penalize the tokens in `sequence`, (batch, tokens), by changing `logits`, (batch, 1,
+    vocabulary).
 
     Each penalty applies in full to the last `sustain` tokens (-1: all), and fades to nothing over
     the `decay` tokens before them. The repetition penalty (a factor) and the presence penalty apply

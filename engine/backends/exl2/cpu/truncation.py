@@ -1,7 +1,7 @@
 """Truncation filters. Each takes the probabilities of two or more candidates, whose sum is 1, and
 returns the indices of the candidates to keep.
 
-The rules are those of exllamav2's C++ code, which differ from the papers in places.
+The rules are those of exllamav2's C++ code, which differs from the papers in places.
 """
 
 import heapq
@@ -28,10 +28,10 @@ def top_k(probs: Floats, count: int) -> Indices:
 
 
 def top_p(probs: Floats, limit: float) -> Indices:
-    """Keep the most probable candidates whose sum is within `limit`, chosen greedily: a candidate
-    that would exceed the limit is skipped, unless it would be the only one, and less probable
-    candidates that still fit are kept. If probabilities are equal, the result depends on the order
-    of candidates.
+    """Keep the most probable candidates whose probabilities sum to at most `limit`, chosen
+    greedily: a candidate that would exceed the limit is skipped, unless it would be the only one,
+    and less probable candidates that still fit are kept. If probabilities are equal, the result
+    depends on the order of candidates.
     """
     heap: list[tuple[float, int]] = []
     total = 0.0
@@ -47,7 +47,7 @@ def top_p(probs: Floats, limit: float) -> Indices:
 
 
 def top_a(probs: Floats, factor: float) -> Indices:
-    """Unlike the C++ code, this function and `min_p` never readmit a candidate below the
+    """Unlike in the C++ code, this function and `min_p` never readmit a candidate below the
     threshold.
     """
     top = float(probs.max())

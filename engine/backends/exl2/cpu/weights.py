@@ -13,8 +13,8 @@ from switchyard.engine.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Matrices multiply from the right. A matrix with more outputs than inputs is stored transposed
-    from the checkpoint's (outputs, inputs), which is twice as fast for a few rows.
+    """Matrices multiply from the right. A matrix that has more outputs than inputs is stored
+    transposed, unlike the checkpoint's (outputs, inputs), which is twice as fast for a few rows.
     """
 
     attention_norm: torch.Tensor

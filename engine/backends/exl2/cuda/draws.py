@@ -1,8 +1,8 @@
-"""Draws among a few candidate tokens, as CUDA graphs that read the logits of decode steps. Engine
-thread.
+"""Draws among a few candidate tokens, recorded as CUDA graphs that read the logits of decode steps.
+Engine thread.
 
-The host launches some twenty small kernels for such a draw, which takes longer than the pass of a
-small model.
+Without a graph, the host launches about twenty small kernels for such a draw, which takes longer
+than the pass of a small model.
 """
 
 from collections.abc import Hashable, Sequence

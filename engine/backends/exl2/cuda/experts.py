@@ -1,7 +1,7 @@
 """Mixtures of experts on a GPU.
 
 ExLlamaV2 0.3.2 waits for the GPU once for each expert of a layer. With 128 experts and two to four
-tokens at once, it wrongly computes only the experts that the first token has chosen.
+tokens at once, it wrongly computes only the experts chosen for the first token.
 """
 
 import functools
@@ -22,14 +22,14 @@ FUSED = (4, 8, 16)  # numbers of experts that these kernels support
 
 
 def take_over(model: Any) -> None:
-    """Let this module compute the mixtures of experts of `model`, which need not be loaded yet."""
+    """Make this module compute the mixtures of experts of `model`, which need not be loaded yet."""
     for module in model.modules:
         if isinstance(module, ExLlamaV2MoEMLP):
             module.forward = functools.partial(forward, module)
 
 
 def is_dense(module: Any) -> bool:
-    """Whether a pass of up to MAX_DENSE_TOKENS tokens does the same work whichever experts are
+    """Whether a pass of up to MAX_DENSE_TOKENS tokens does the same work regardless of the experts
     chosen.
     """
     return isinstance(module, ExLlamaV2MoEMLP) and module.num_experts <= MAX_DENSE

@@ -15,7 +15,7 @@ NUM_TIMES, NUM_TIMED = 3, 5  # runs, and replays in a run, of a measurement
 def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
     """Capture what `compute` launches on the current stream. Returns the graph, and the tensors
     that `compute` returns, which each replay fills again. All other memory comes from `pool`, which
-    graphs share.
+    the graphs share.
     """
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -28,15 +28,16 @@ def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T
 
 @functools.cache
 def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """The one stream and lock of all captures on a GPU, because torch keeps 32 MiB forever for each
-    stream that multiplies matrices. This is not exllamav2's stream, on which other models may run.
+    """The stream and the lock that all captures on a GPU share, because torch keeps 32 MiB forever
+    for each stream that multiplies matrices. This is not exllamav2's stream, on which other models
+    may run.
     """
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
 def seconds(graph: torch.cuda.CUDAGraph, prepare: Callable[[], object]) -> float:
-    """Returns the seconds of a replay, the shortest of NUM_TIMES. Each run begins with
-    `prepare`.
+    """Returns the seconds that a replay takes: the minimum of NUM_TIMES runs, each of which begins
+    with `prepare`.
     """
     times: list[float] = []
     for _ in range(NUM_TIMES):

@@ -1,4 +1,4 @@
-"""The inputs of decode steps on a GPU, at addresses that graphs know. Engine thread."""
+"""The inputs of decode steps on a GPU, at fixed addresses, which graphs need. Engine thread."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import torch
 
 
 class Inputs:
-    """A row is a sequence. Data that the device already holds is not sent again."""
+    """Each row is a sequence. Data that the device already holds is not sent again."""
 
     def __init__(self, most: int, widths: Sequence[int], device: torch.device) -> None:
         """`most`: the maximum number of rows; `widths`: the numbers of pages per row for which

@@ -1,9 +1,9 @@
-"""Float16 copies of EXL2 weights, kept in addition to them for passes of many tokens. Engine
+"""Float16 copies of EXL2 weights, kept next to the weights for passes of many tokens. Engine
 thread.
 
 Above some number of tokens, exllamav2 unpacks a layer's weights in every pass, which takes longer
-than the products themselves. A kept copy avoids this work. Products with a copy are also summed in
-float32, whereas exllamav2 sums in float16.
+than the products themselves. A kept copy avoids this work. In addition, products with a copy are
+summed in float32, whereas exllamav2 sums in float16.
 """
 
 import types
@@ -41,7 +41,7 @@ class Kept:
 
     @torch.inference_mode()
     def add(self, modules: Iterable[Any]) -> int:
-        """Copy the weights of as many modules as there is memory for. Returns the number of these
+        """Copy the weights of as many modules as memory allows. Returns the number of these
         modules.
         """
         for module in modules:

@@ -43,8 +43,8 @@ class Exl2Layers:
         set_device_streams()
 
     def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
-        """Compute until exllamav2 has chosen its kernels. exllamav2 measures the first 200 products
-        of each shape and waits for them; a graph can't capture that.
+        """Run passes until exllamav2 has chosen its kernels. exllamav2 measures the first 200
+        products of each shape and waits for them, which a graph can't capture.
         """
         rows, config = len(token_ids), self._model.config
         hidden = torch.zeros((rows, 1, config.hidden_size), dtype=torch.half, device=self.device)
@@ -125,7 +125,7 @@ class Embeddings:
         return found if self._scale is None else found.mul_(self._scale)
 
     def have(self, token_ids: torch.Tensor) -> bool:
-        """Whether there is an embedding for each of the tokens, which are on the host."""
+        """Whether there is an embedding for each token. The tokens are on the host."""
         least, most = token_ids.aminmax()
         return int(least) >= 0 and int(most) < self.size
 

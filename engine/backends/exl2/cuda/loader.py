@@ -1,6 +1,4 @@
-"""Loads the model and its cache on GPUs, in the first cache mode for which there is room. Engine
-thread.
-"""
+"""Loads the model and its cache on GPUs, with the first cache mode that fits. Engine thread."""
 
 import gc
 import logging
@@ -123,7 +121,7 @@ def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
 
 
 def has_pages(exl2_config: ExLlamaV2Config) -> bool:
-    """Whether jobs can share the cache. Sharing needs flash-attn."""
+    """Whether jobs can share the cache, which needs flash-attn."""
     return attn.has_flash_attn_with_paged and not exl2_config.no_flash_attn
 
 

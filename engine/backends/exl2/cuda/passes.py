@@ -1,7 +1,7 @@
-"""Forward passes on one GPU as CUDA graphs: decode steps, and short prompts.
+"""Forward passes on one GPU as CUDA graphs, for decode steps and short prompts.
 
 Each layer has about ten kernels, and the host takes longer to launch them than the GPU takes to
-compute them. A graph is launched as a whole. Engine thread.
+compute them. A graph needs only one launch. Engine thread.
 """
 
 import functools
@@ -37,22 +37,24 @@ class Layers(Protocol):
         """Called before a graph is launched."""
 
     def prepare(self, token_ids: torch.Tensor, pages: torch.Tensor) -> None:
-        """Compute passes until all kernels have been chosen, loaded and compiled. Page 0 is
+        """Run passes until all kernels have been chosen, loaded and compiled. Page 0 is
         overwritten. `token_ids`: (rows,); `pages`: (rows, pages), int32.
         """
 
     def logits(
         self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
     ) -> torch.Tensor:
-        """(rows, 1, padded vocabulary), of one token of each row. `positions`: (rows,), int32."""
+        """Returns logits, (rows, 1, padded vocabulary), for one token of each row. `positions`:
+        (rows,), int32.
+        """
 
     def compute(self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor) -> Any:
-        """Write keys and values of equal parts of `token_ids`, one part for each row, from
-        `positions` on.
+        """Write keys and values of `token_ids`, which are divided into equal parts, one for each
+        row, starting at `positions`.
         """
 
     def have(self, token_ids: torch.Tensor) -> bool:
-        """Whether there is an embedding for each of the tokens, which are on the host."""
+        """Whether there is an embedding for each token. The tokens are on the host."""
 
     def close(self) -> None: ...
 
@@ -161,8 +163,8 @@ class CapturedPasses:
             kept.close()
 
     def shed(self) -> bool:
-        """Release all graphs and the kept weights, if there are any. Returns whether there were any
-        kept weights; if so, call `capture` next.
+        """Release all graphs, and any kept weights. Returns whether there were kept weights; if so,
+        call `capture` next.
         """
         there_are_any = self._kept is not None
         if there_are_any:
@@ -196,7 +198,7 @@ class CapturedPasses:
     def run(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary), valid until the next run.
+        """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
 
         `token_ids`, (rows,), on the host or the device; `positions`: the positions of these tokens;
         `pages`: cache pages, (rows, pages), int32. Raises IndexError for tokens on the host that
@@ -216,15 +218,15 @@ class CapturedPasses:
         return logits[:rows]
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from the logits of the last `run`; None for other logits. Returns coded tokens,
-        (rows,), valid until the next draw.
+        """Draws from the logits of the last `run`. Returns coded tokens, (rows,), which are valid
+        until the next draw; None for other logits.
         """
         if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
             return None
         return self._draws.run(self._last, settings)
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in each row of the prompt pass for at least `length`
+        """Returns the number of tokens in each row of the prompt pass that has room for `length`
         tokens.
         """
         return self._prompts.fit(length)

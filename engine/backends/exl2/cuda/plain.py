@@ -1,4 +1,4 @@
-"""Decides, by a model's layers, whether its passes can be captured as CUDA graphs."""
+"""Decides from a model's layers whether its passes can be captured as CUDA graphs."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ PLAIN = (
 
 
 def can_capture(model: Any) -> bool:
-    """Whether all passes of the model launch the same work: it has only plain layers, on one
-    device.
+    """Whether all passes of the model launch the same work, because it has only plain layers, on
+    one device.
     """
     devices = {module.device_idx for module in model.modules[1:]}
     return is_plain(model) and len(devices) == 1 and not model.tp_context
@@ -34,7 +34,7 @@ def can_capture(model: Any) -> bool:
 
 def is_plain(model: Any) -> bool:
     """Whether the model has only plain layers. Layers with many experts aren't plain, because the
-    host has to know which experts are chosen. The model need not be loaded.
+    host must know which experts are chosen. The model need not be loaded.
     """
     embedding, *modules = model.modules
     return isinstance(embedding, ExLlamaV2Embedding) and all(

@@ -1,4 +1,4 @@
-"""Forward passes of short prompts, or of chunks, as CUDA graphs. Engine thread.
+"""Forward passes of short prompts, or chunks of prompts, as CUDA graphs. Engine thread.
 
 Launching such a pass kernel by kernel costs the host 7 to 15 ms on an H200, during which no stream
 gets a token. Launching a graph costs 0.25 ms.
@@ -80,15 +80,15 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in a row of the smallest pass for at least `length`
+        """Returns the number of tokens in a row of the smallest pass that has room for `length`
         tokens.
         """
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether
-        there is a graph that fits. `starts`: position of each row's first token; `pages`: cache
-        pages, (rows, pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether a
+        graph fits. `starts`: position of each row's first token; `pages`: cache pages, (rows,
+        pages), int32.
         """
         num_rows, length = token_ids.shape
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)

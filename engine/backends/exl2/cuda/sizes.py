@@ -1,4 +1,4 @@
-"""Chooses the captured batch size whose pass takes the shortest time. Only arithmetic."""
+"""Chooses the captured batch size whose pass takes the shortest time. Does only arithmetic."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ NOISE = 0.02  # relative: a larger size must be faster by this much
 
 
 def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int | None:
-    """Returns the smallest size from which on passes take less time according to `other` than
-    according to `usual`; None if there is no such size. Both map sizes to seconds.
+    """Returns the size at and above which passes take less time according to `other` than to
+    `usual`; None if there is no such size. Both map sizes to seconds.
     """
     found = None
     for size in sorted(usual, reverse=True):

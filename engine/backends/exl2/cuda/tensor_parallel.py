@@ -1,6 +1,6 @@
 """Tensor parallelism, as far as exllamav2 0.3.2 supports it. Engine thread. exllamav2 does not
-refuse what it can't do. Instead, it fails an assertion while loading or in each step, leaves out
-parts that its kernels don't know, or ends the process.
+refuse what it can't do. Instead, it fails an assertion while loading or in each step, omits parts
+that its kernels don't support, or ends the process.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from switchyard.engine.errors import ModelError
 
 
 def check(model: ExLlamaV2, num_gpus: int) -> None:
-    """Raises ModelError if a model can't be spread over `num_gpus` GPUs. The model need not be
+    """Raises ModelError if a model can't be split across `num_gpus` GPUs. The model need not be
     loaded.
     """
     if num_gpus < 2:

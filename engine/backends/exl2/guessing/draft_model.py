@@ -21,7 +21,7 @@ class DraftModel:
         self._rates: weakref.WeakKeyDictionary[Exl2Job, float] = weakref.WeakKeyDictionary()
 
     def observe(self, jobs: Sequence[Exl2Job]) -> None:
-        """Before a step of `jobs`."""
+        """Called before a step of `jobs`."""
         for job in jobs:
             if job.position() - job.drafted[0] >= MOST_LAG:
                 self._follow(job)
@@ -33,8 +33,8 @@ class DraftModel:
         return max(self._rates.get(job, FIRST), LEAST)
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
-        """Returns `number` tokens for each job. Each job must have pages for these tokens and one
-        more.
+        """Returns `number` tokens for each job. Each job must have pages for these tokens and for
+        another one.
         """
         for job in jobs:
             self._follow(job)

@@ -1,4 +1,4 @@
-"""A generator that guesses tokens when guessing saves time. Engine thread."""
+"""A generator that guesses tokens if that saves time. Engine thread."""
 
 import time
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ PATIENCE = 0.001
 
 
 class GuessingGenerator(Generator):
-    """One pass of a step computes the most recent token and the guessed tokens of each job. The
-    step draws as many tokens as were guessed right, and one more, exactly as steps of one token
+    """The pass of a step computes the most recent token and the guessed tokens of each job. The
+    step draws all tokens that were guessed right, and another one, exactly as steps of one token
     would have done.
     """
 

@@ -1,4 +1,4 @@
-"""Chooses how many tokens a step guesses, based on the measured time of earlier steps. Pure."""
+"""Chooses how many tokens a step guesses, based on the measured times of earlier steps. Pure."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Guesses:
 
     A step without guesses takes `plain` seconds; each token that is guessed for a job adds about
     the same time. Both times are measured. If guesses save no time, they are tried again after some
-    steps, and then after twice as many steps each time.
+    steps, then after twice as many, and so on.
     """
 
     def __init__(self, most: int) -> None:

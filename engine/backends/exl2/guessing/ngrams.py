@@ -24,7 +24,9 @@ class Ngrams:
 
     @property
     def rate(self) -> float:
-        """Returns how often the expected token has come recently; 0.0 if no token is expected."""
+        """Returns how often the expected token has recently been the next one; 0.0 if no token is
+        expected.
+        """
         return 0.0 if self._next is None else self._rate
 
     def add(self, token_ids: Iterable[int], is_counted: bool = True) -> None:

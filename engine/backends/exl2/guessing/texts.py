@@ -14,7 +14,7 @@ class OwnTexts:
         self._texts: weakref.WeakKeyDictionary[Exl2Job, Ngrams] = weakref.WeakKeyDictionary()
 
     def observe(self, jobs: Sequence[Exl2Job]) -> None:
-        """Before a step of `jobs`."""
+        """Called before a step of `jobs`."""
         left = MOST_NEW
         for job in jobs:
             text = self._texts.get(job)
@@ -36,7 +36,7 @@ class OwnTexts:
         return text.rate if text is not None and len(text) == job.num_tokens else 0.0
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
-        """Returns the next tokens of each job: at most `number`, perhaps none."""
+        """Returns guesses for the next tokens of each job: at most `number`, possibly none."""
         return [self._texts[job].guess(number) if self.rate(job) else [] for job in jobs]
 
     def note(self, job: Exl2Job, number: int, accepted: int) -> None:

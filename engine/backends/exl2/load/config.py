@@ -1,4 +1,4 @@
-"""Makes exllamav2's configuration of a model, before anything is loaded."""
+"""Creates exllamav2's configuration of a model, before anything is loaded."""
 
 from dataclasses import fields
 from pathlib import Path

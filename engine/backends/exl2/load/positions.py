@@ -1,5 +1,5 @@
-"""Tables of sines and cosines by the published formulas, computed in float32 as in transformers,
-for cases where ExLlamaV2 has no table or computes a different one.
+"""Tables of sines and cosines according to the published formulas, computed in float32 as in
+transformers, for cases where ExLlamaV2 has no table or computes a different one.
 """
 
 import math
@@ -22,8 +22,8 @@ def frequencies(
 ) -> tuple[torch.Tensor, float]:
     """Returns the radians from one position to the next for each pair of a head's `dim` numbers,
     (dim / 2,), and the factor for sines and cosines. A linear scale, which divides positions, is in
-    none of them. `max_seq_len`: the served length. If that exceeds the original context, longrope
-    uses its long factors, even for short texts, because rotated keys stay in the cache. Raises
+    neither. `max_seq_len`: the served length. If this exceeds the original context, longrope uses
+    its long factors, even for short texts, because rotated keys stay in the cache. Raises
     ModelError.
     """
     lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # positions to a radian

@@ -1,1 +1,1 @@
-"""Pages of the cache. Jobs take them one by one, and release them when none is left."""
+"""The pages of the cache. Jobs take pages one by one; when none is left, a job releases its own."""

@@ -22,7 +22,7 @@ class PagedJob(PromptJob):
     """Starts with pages for its prompt and the next token.
 
     A parked job has no pages, but keeps everything else: sampler, rules, text. When it returns, its
-    tokens so far are computed like a prompt. No event reports that a job was parked or has
+    tokens so far are computed again, like a prompt. No event reports that a job was parked or has
     returned.
     """
 
@@ -45,21 +45,21 @@ class PagedJob(PromptJob):
 
     @property
     def num_found(self) -> int:
-        """Tokens of all prompts found in the cache, at the first start."""
+        """The number of tokens of all prompts that were found in the cache at the first start."""
         if self._num_found is not None:
             return self._num_found
         return int(self.cached_pages * self.generator.page_size + self.cached_tokens)
 
     @property
     def num_cached(self) -> int:
-        """Tokens of the prompt found in the cache. For a pair, this is the mean of both prompts,
-        but at most the length of the first.
+        """The number of tokens of the prompt that were found in the cache. For a pair, this is the
+        mean of both prompts, but at most the length of the first.
         """
         return min(self.num_found // len(self.sequences), len(self.job.prompt))
 
     def freeze_progress(self) -> None:
-        """Called when pages are released. The reported progress of the prompt then stays as it
-        is.
+        """Called when pages are released. The reported progress of the prompt then no longer
+        changes.
         """
         if self.is_decoding:
             self._num_told = self.job.num_prompt_tokens
@@ -87,8 +87,8 @@ class PagedJob(PromptJob):
         return position + len(self._unnoted)
 
     def last_id(self, sequence: int = 0) -> int:
-        """Returns the most recent token of a sequence. Its keys and values have not been computed
-        yet.
+        """Returns the most recent token of a sequence. The keys and values of that token have not
+        been computed yet.
         """
         if self._unnoted:
             return self._unnoted[-1]
@@ -143,7 +143,7 @@ class PagedJob(PromptJob):
 
     @torch.inference_mode()
     def park(self) -> None:
-        """Release the pages for now. The job must not have a draw under way."""
+        """Release the pages until the job returns. No draw of the job may be under way."""
         self._give_up_pages()
         self.freeze_progress()
         self.num_parked += 1
@@ -158,8 +158,8 @@ class PagedJob(PromptJob):
         self.prepare_for_queue(self.generator, self.serial_number)
 
     def fail(self, error: BaseException, results: list[Result]) -> None:
-        """If a pass of a returning job fails, try it again: the job's client may have seen text,
-        and a failed pass leaves no trace. `Exl2Backend` does the same for a decode step.
+        """If a pass of a returning job fails, try the pass again, because the job's client may have
+        seen text, and a failed pass leaves no trace. `Exl2Backend` does the same for decode steps.
         """
         is_returning = self.num_parked > 0 and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:
@@ -170,7 +170,7 @@ class PagedJob(PromptJob):
 
     @torch.inference_mode()  # also outside `iterate`, which made its tensors
     def deallocate_pages(self) -> None:
-        """The job has ended. Idempotent."""
+        """Called when the job has ended. Idempotent."""
         for rule in self.sampler.rules:
             rule.close()
         self._give_up_pages()
@@ -251,8 +251,9 @@ class PagedJob(PromptJob):
             following.can_revert = False
 
     def settle_pages(self) -> None:
-        """Called when the job's logits are held. The keys and values of its tokens are computed;
-        those of the guesses that follow don't count. The library does this in `receive_sample`.
+        """Called when the job's logits are held. Marks the keys and values of its tokens as
+        computed, but not those of the guesses that follow. For other jobs, the library does this in
+        `receive_sample`.
         """
         size = self.generator.page_size
         for sequence in self.sequences:

@@ -16,8 +16,8 @@ from switchyard.engine.stats import Work
 
 
 class PagingGenerator(PromptGenerator):
-    """For `PagedJob`s only. When no page is left for a job, another job is parked: that job
-    releases its pages, and returns before new jobs of its priority start.
+    """For `PagedJob`s only. If no page is left for a job, another job is parked: it releases its
+    pages, and returns before new jobs of its priority start.
     """
 
     def __init__(
@@ -82,9 +82,7 @@ class PagingGenerator(PromptGenerator):
         )
 
     def returning(self) -> PagedJob | None:
-        """Returns the parked job that can return now: of those with the highest priority, the
-        first.
-        """
+        """Returns the first parked job of the highest priority, if it can return now."""
         if not self.parked or self.pending_jobs:
             return None
         job = min(self.parked, key=lambda one: (-one.job.priority, one.serial_number))
@@ -93,7 +91,7 @@ class PagingGenerator(PromptGenerator):
         return job if has_pages and is_next else None
 
     def start_returning(self) -> None:
-        """Call this before `iterate_start_jobs`: starts a parked job if it can return."""
+        """Starts a parked job if one can return. Call this before `iterate_start_jobs`."""
         if (job := self.returning()) is not None:
             self.parked.remove(job)
             self.pending_jobs.append(job)
@@ -101,7 +99,7 @@ class PagingGenerator(PromptGenerator):
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
         """Returns those of `jobs` that have pages for `num_tokens` tokens, beginning with the most
-        recent. Parks other jobs to make room for them. No draw may be under way.
+        recent. Parks other jobs to make room. No draw may be under way.
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):

@@ -5,8 +5,8 @@ from typing import Any
 
 
 class Pool:
-    """Hands out first the page that was released longest ago. The last page of a prefix comes
-    before its other pages.
+    """Gives out the page that was released longest ago first. The last page of a prefix comes
+    before the prefix's other pages.
     """
 
     def __init__(self, generator: Any) -> None:
@@ -16,8 +16,8 @@ class Pool:
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:
-        """Returns a page for one job; None if no page is left. Until `can_revert` is cleared,
-        releasing the page restores its former content.
+        """Returns a page for one job; None if no page is left. While `can_revert` is set, releasing
+        the page restores its former content.
         """
         generator = self._generator
         if not generator.unreferenced_pages:

@@ -1,1 +1,1 @@
-"""Matrix products of our own for EXL2 weights, in place of exllamav2's."""
+"""Our own matrix products for EXL2 weights, which replace exllamav2's."""

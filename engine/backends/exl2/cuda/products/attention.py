@@ -1,5 +1,5 @@
 """Attention over a paged cache with flash-attn, and the norm before it, for layers whose matrix
-products this package computes. The layers are plain, as engine/memory/unpacked.py defines it.
+products this package computes. The layers are plain, as engine/memory/unpacked.py defines.
 """
 
 from typing import Any
@@ -58,8 +58,8 @@ class CachedAttention:
 
 
 def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page_size: int) -> Any:
-    """Returns the parameters of a pass whose rows have `length` tokens from `positions` on. All
-    tensors are on the device.
+    """Returns the parameters of a pass whose rows have `length` tokens, starting at `positions`.
+    All tensors are on the device.
     """
     rows = len(positions)
     params = ExLlamaV2Attention.PagedParams(
@@ -76,7 +76,7 @@ def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page
 
 
 def normed(module: Any, flat: torch.Tensor) -> torch.Tensor:
-    """A module's own norm of (tokens, hidden size)."""
+    """Applies a module's own norm to (tokens, hidden size)."""
     norm = module.pre_layernorm
     out = torch.empty_like(flat)
     ext_c.rms_norm(flat, norm.weight, out, norm.variance_epsilon)

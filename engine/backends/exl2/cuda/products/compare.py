@@ -28,8 +28,8 @@ class ProductsRefused(RuntimeError):
 
 @torch.inference_mode()
 def compare_products(linears: Sequence[Any], kernels: Kernels, space: torch.Tensor) -> None:
-    """Compares products by one exllamav2 matrix of each shape and mix of widths with ours, in all
-    sizes. Raises ProductsRefused. `space`: memory for an unpacked matrix.
+    """Compares exllamav2's products with ours, in all sizes, for one matrix of each shape and mix
+    of widths. Raises ProductsRefused. `space`: memory for an unpacked matrix.
     """
     seen = set()
     for linear in linears:
@@ -98,7 +98,7 @@ def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> 
 
 
 def compare_passes(ours: torch.Tensor, exllamav2s: torch.Tensor) -> None:
-    """Compares logits of `whole_pass`. Raises ProductsRefused."""
+    """Compares the logits of two calls of `whole_pass`. Raises ProductsRefused."""
     if not torch.isfinite(exllamav2s).all():
         return  # a residual beyond float16: there is nothing to compare with
     error = _error(ours, exllamav2s)

@@ -62,7 +62,7 @@ def most_shared(index: int) -> int:
 
 class Kernel:
     """A kernel on the current GPU. `overlaps`: the kernel may begin before the previous kernel has
-    ended, and itself waits for that kernel's results.
+    ended, and waits for that kernel's results itself.
     """
 
     def __init__(self, module: ctypes.c_void_p, name: str, overlaps: bool) -> None:
@@ -97,7 +97,7 @@ class Kernel:
         params: ctypes.Structure,
         stream: int,
     ) -> None:
-        """On a stream of the current GPU."""
+        """Launch the kernel on a stream of the current GPU."""
         config = _Config(
             *grid, 1, threads, 1, 1, shared, stream, self._attributes, int(self._overlaps)
         )
@@ -106,8 +106,8 @@ class Kernel:
 
 
 def load(code: bytes, *names: str, overlaps: bool) -> list[Kernel]:
-    """Returns the kernels of a module on the current GPU, whose context torch has made. The module
-    stays loaded until the process ends. Raises Unavailable.
+    """Returns the kernels of a module on the current GPU, whose context torch has created. The
+    module stays loaded until the process ends. Raises Unavailable.
     """
     module = ctypes.c_void_p()
     code_ = _driver().cuModuleLoadData(ctypes.byref(module), code)

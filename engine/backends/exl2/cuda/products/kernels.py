@@ -57,7 +57,9 @@ class Kernels:
         add: bool = False,
         tiling: Tiling | None = None,
     ) -> None:
-        """`inputs`: in the order of each matrix. `add`: adds the products to the outputs."""
+        """`inputs`: one for each matrix, in the order of its rows. `add`: whether to add the
+        products to the outputs.
+        """
         if tiling is None:
             tiles = sum(packed.columns // TILE for packed in matrices)
             tiling = choose(len(inputs[0]), tiles, self.multiprocessors)
@@ -123,8 +125,8 @@ class Kernels:
         return out
 
     def unpack(self, packed: Packed, space: torch.Tensor, is_natural: bool = True) -> torch.Tensor:
-        """Returns the matrix in float16, (rows, columns), in the memory `space`. `is_natural`:
-        whether the rows are in their natural order.
+        """Returns the matrix in float16, (rows, columns), stored in `space`. `is_natural`: whether
+        the rows are in their natural order.
         """
         out = space[: packed.rows * packed.columns].view(packed.rows, packed.columns)
         found = params.unpack(packed, out, packed.order if is_natural else None)

@@ -1,7 +1,7 @@
-"""Layers that use our own matrix products in place of exllamav2's. Engine thread.
+"""Layers that use our own matrix products instead of exllamav2's. Engine thread.
 
-Each matrix of exllamav2 is freed as soon as ours is laid out, so both copies of a whole model never
-exist at once.
+Each matrix of exllamav2 is freed as soon as ours is laid out, so there are never two copies of the
+whole model.
 """
 
 import types
@@ -65,8 +65,8 @@ class OwnProducts:
         torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Release the matrices. Graphs must no longer use them, and the model can only be
-        unloaded.
+        """Release the matrices. Graphs must no longer use them, and afterwards the model can only
+        be unloaded.
         """
         for module in self._replaced:
             for name in ("forward", "get_weight_tensor_dq"):

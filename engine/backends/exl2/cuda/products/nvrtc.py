@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ with NVRTC, which torch's wheels contain, and keeps the compiled code on
+"""Compiles CUDA C++ with NVRTC, which is part of torch's wheels, and keeps the compiled code on
 disk.
 """
 
@@ -78,8 +78,8 @@ class Code:
         self._folder = pathlib.Path(root, "switchyard", "kernels")
 
     def read_all(self, sources: Sequence[tuple[str, Mapping[str, int]]]) -> list[bytes]:
-        """Returns the code for these names and macros. Compiles in parallel whatever is not in
-        files yet.
+        """Returns the code for these names and macros. Code that is not in files yet is compiled in
+        parallel.
         """
         missing = [one for one in sources if not self._path(*one).exists()]
         begin = time.monotonic()

@@ -18,7 +18,9 @@ class Unsuitable(ValueError):
 
 
 class CodeBits(NamedTuple):
-    """Some bits of a code. They begin at bit `bit` of a word, with the code's bit `low`."""
+    """Some bits of a code, beginning with the code's bit `low`. They are stored from bit `bit` of a
+    word on.
+    """
 
     word: int
     bit: int
@@ -113,8 +115,8 @@ def _places(bits: int) -> list[list[CodeBits]]:
 
 
 def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]:
-    """Returns the runs of equal width, and whether each 32 rows need a separate group, because
-    the groups of a run differ in size. Raises Unsuitable.
+    """Returns the runs of equal width, and whether every 32 rows need their own group, because the
+    groups of a run differ in size. Raises Unsuitable.
     """
     if any(rows % CHUNK or not rows for _, rows in groups):
         raise Unsuitable("groups whose number of rows is not a multiple of 32")
@@ -140,7 +142,7 @@ def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]
 
 
 def pack(matrix: Matrix, columns: torch.Tensor | None = None) -> Packed:
-    """`columns`: the natural column of each stored column; None: the columns are stored in their
+    """`columns`: for each stored column, its natural column; None: the columns are stored in their
     natural order. Raises Unsuitable.
     """
     runs, is_split = find_runs(matrix.groups)

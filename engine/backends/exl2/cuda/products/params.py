@@ -17,8 +17,8 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 class Tiling(NamedTuple):
     """How a product is computed: the macros of multiply.cu, and `blocks`, the number of blocks on
-    each multiprocessor. A negative `blocks` stands for at most that number, chosen so that it
-    divides the tiles into whole shares.
+    each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that each
+    gets the same number of tiles.
     """
 
     TT: int
@@ -93,9 +93,9 @@ def multiply(
     outputs: Sequence[torch.Tensor],
     add: bool = False,
 ) -> Multiply:
-    """Returns all parameters except the work space. For each matrix, `inputs` has (rows, rows of
-    the matrix), in the order of the matrix, and `outputs` has (rows, columns of the matrix with
-    padding). `add`: whether to add the products to the outputs.
+    """Returns all parameters except the work space. For each matrix, `inputs` contains a tensor
+    (rows, rows of the matrix), in the matrix's order, and `outputs` one of (rows, padded columns of
+    the matrix). `add`: whether to add the products to the outputs.
     """
     params = Multiply(num=len(matrices), rows=len(inputs[0]))
     base = first_tile = 0
@@ -140,7 +140,7 @@ def shared_bytes(params: Multiply, tiling: Tiling) -> int:
 
 
 def fitting(params: Multiply, tiling: Tiling, most_shared: int) -> Tiling:
-    """Returns the tiling with as many stages as shared memory has room for, but at least two."""
+    """Returns the tiling with as many stages as fit into shared memory, but at least two."""
     while tiling.STAGES > 2 and shared_bytes(params, tiling) > most_shared:
         tiling = tiling._replace(STAGES=tiling.STAGES - 1)
     return tiling

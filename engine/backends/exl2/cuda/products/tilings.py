@@ -1,5 +1,5 @@
-"""Chooses how products of each size are computed, according to measurements on an H100 with an 8B
-and a 1B model.
+"""Chooses how to compute products of each size, based on measurements on an H100 with an 8B and a
+1B model.
 """
 
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
