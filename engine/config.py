@@ -1,4 +1,4 @@
-"""How one model is served. Picklable, so that the configuration can be sent to another process."""
+"""The configuration of one model. Picklable, so that it can be sent to another process."""
 
 import math
 import re
@@ -48,7 +48,7 @@ def _option(default: Value, doc: str) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Weights that are added to a model's, for all jobs."""
+    """Weights that are added to the model's weights, for all jobs."""
 
     path: str  # a directory as PEFT writes it
     name: str
@@ -57,8 +57,8 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The configuration of one model. Lengths in tokens. Raises ModelError for a value that can't
-    be honored.
+    """The configuration of one model. Lengths are in tokens. Raises ModelError for an invalid
+    value.
 
     All fields with a description are settings of the server, with these defaults.
     """
@@ -316,7 +316,7 @@ class ModelConfig:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """The directories of the model and of its draft model."""
+        """The directories of the model and its draft model."""
         return (self.path,) if self.draft_model is None else (self.path, self.draft_model)
 
     @property
@@ -330,5 +330,5 @@ class ModelConfig:
         return self.max_jobs_of(count_engines(self.at))
 
     def max_jobs_of(self, num_engines: int) -> int:
-        """Like `max_jobs`, with this number of shared engines."""
+        """Like `max_jobs`, for this number of shared engines."""
         return max(num_engines, 1) * self.replicas * self.max_batch_size + self.max_pending

@@ -1,5 +1,5 @@
-"""One model as the application sees it. Methods are called on request threads, except `deliver`,
-which is called on the link's threads.
+"""One model from the application's point of view. Methods are called on request threads, except for
+`deliver`, which the link's threads call.
 """
 
 import threading
@@ -41,7 +41,7 @@ MAX_TOLD = 65_536  # tokens of a text that any model takes apart
 
 
 class Engine:
-    """Takes jobs up to a limit and routes each event, by its identifier, to its job's stream."""
+    """Takes jobs up to a limit, and routes each event to its job's stream."""
 
     def __init__(self, config: ModelConfig, make_link: Callable[[Deliver], Link]) -> None:
         """Reads the tokenizer. `start` later loads the weights. Raises ModelError."""
@@ -74,13 +74,13 @@ class Engine:
 
     @property
     def progress(self) -> float | None:
-        """Progress of a load, from 0 to 1. None while it is not known."""
+        """The progress of a load, from 0 to 1; None while unknown."""
         return self._standing.progress
 
     @property
     def grammars(self) -> Grammars:
-        """The grammars are made on first use. While they are made, other threads wait for the GIL
-        for up to 0.5 s.
+        """The model's grammars, which are created on first use. During that, other threads wait for
+        the GIL for up to 0.5 s.
         """
         with self._making:
             self._grammars = self._grammars or Grammars(self.tokenizer)
@@ -88,18 +88,18 @@ class Engine:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs that have not ended, active or pending."""
+        """The number of active and pending jobs."""
         return len(self._held)
 
     @property
     def standing(self) -> Standing:
-        """The state that the engine thread has reported. Callers may only read it."""
+        """The state that the engine thread has reported. Callers must not change it."""
         return self._standing
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
-        """The jobs that have not ended. Unless `timeout` is 0, a shared engine's list includes
-        other servers' jobs. The engine thread reports those jobs and places in the queue; both are
-        missing if it does not answer within `timeout` seconds.
+        """The jobs that have not ended. Unless `timeout` is 0, a shared engine's list includes the
+        jobs of other servers. The engine thread reports those jobs and the places in the queue;
+        both are missing if it doesn't answer within `timeout` seconds.
         """
         with self._changed:
             places = self._places.ask(timeout) if self._held.backlog.num_waiting else {}
@@ -108,9 +108,9 @@ class Engine:
             return self._held.tell(places, self._standing.info) + others
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
-        """The place of a waiting job in the queue, at most `max_age` seconds old. None if the job
-        does not wait, or the engine thread does not answer within `timeout` seconds. The engine
-        thread is asked at most once in `max_age` seconds.
+        """The place of a waiting job in the queue, according to an answer at most `max_age` seconds
+        old. None if the job isn't waiting, or if the engine thread doesn't answer within `timeout`
+        seconds. The engine thread is asked at most once in `max_age` seconds.
         """
         with self._changed:
             if (job := self._held.pending(identifier)) is None:
@@ -129,8 +129,8 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """The maximum number of tokens of prompt and completion together; before the load,
-        according to the files.
+        """The maximum number of tokens of prompt and completion together. Before the load, this is
+        estimated from the files.
         """
         if self._standing.info is not None:
             return self._standing.info.max_seq_len
@@ -138,9 +138,9 @@ class Engine:
 
     @property
     def max_told(self) -> int:
-        """The maximum number of tokens of a text to tokenize or detokenize without generation. This
-        exceeds the context, so that the count can show by how much a prompt is too long. It is
-        limited, because a million tokens would take too much memory.
+        """The maximum number of tokens of a text to tokenize or detokenize without generation. The
+        maximum exceeds the context, so that a count can show by how much a prompt is too long, but
+        it is limited, because a million tokens would take too much memory.
         """
         return max(2 * self.context, MAX_TOLD)
 
@@ -150,20 +150,22 @@ class Engine:
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:
-        """Arrange for `call` to be called as soon as no job can ever run here again, for any
-        reason. `call` must not block.
+        """Register `call`, to be called as soon as no job can ever run here again, for any reason.
+        `call` must not block.
         """
         self._on_stopped.append(call)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
-        """Whether the model is ready within `timeout` seconds; False at once if loading failed."""
+        """Returns whether the model is ready within `timeout` seconds; False at once if loading
+        failed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._standing.is_loading, timeout)
             return self._standing.is_ready
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
         """Raises the error that `submit` would raise for `num_jobs` jobs whose prompts have at
-        least `prompt_tokens` tokens together. Called before the jobs are made. Takes no lock.
+        least `prompt_tokens` tokens in total. Called before the jobs are created. Takes no lock.
         """
         admission.check_number(num_jobs, self._standing.max_jobs(self.config))
         if (refusal := self._refusal(num_jobs, prompt_tokens)) is not None:
@@ -171,8 +173,8 @@ class Engine:
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
         """Returns the number of new tokens for a prompt of `prompt_tokens` tokens: `asked`, or else
-        the default, limited by the context. Raises PromptTooLong, with the numbers, if the tokens
-        don't fit.
+        the default, limited by the context. Raises PromptTooLong, which contains the numbers, if
+        the tokens don't fit.
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
@@ -189,8 +191,8 @@ class Engine:
         wake: Callable[[], None] | None = None,
         on_use: OnUse | None = None,
     ) -> Stream:
-        """Accept all of `jobs`, or none of them by raising Refused or Rejected. The caller closes
-        the stream.
+        """Accept all of `jobs`; otherwise accept none, and raise Refused or Rejected. The caller
+        must close the stream.
         """
         for job in jobs:
             admission.check(job, self.info, self.config)
@@ -213,7 +215,7 @@ class Engine:
         return stream
 
     def check_constraint(self, constraint: Constraint) -> None:
-        """Raises InvalidJob for a constraint that can't be honoured."""
+        """Raises InvalidJob for a constraint that can't be enforced."""
         self.grammars.matcher(constraint.grammar)
 
     def cancel(self, identifier: str) -> bool:
@@ -234,7 +236,7 @@ class Engine:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Accept no more jobs, let running ones continue for `drain` seconds, then end and release
-        the model. Returns whether that was done within `timeout` more seconds.
+        the model. Returns whether all this was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain
         self.drain()
@@ -249,7 +251,7 @@ class Engine:
 
     def deliver(self, events: Sequence[Event]) -> None:
         """Route events to their streams. Never blocks. Drops events of jobs that have ended, and
-        all events that follow `Stopped`.
+        all events after `Stopped`.
         """
         batches: Batches = {}
         is_end, spent = False, list[str]()  # `spent`: jobs that may have no more tokens

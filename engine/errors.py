@@ -31,8 +31,8 @@ from switchyard.errors import SwitchyardError
 
 
 class EngineError(SwitchyardError):
-    """The root of the engine's errors. `param` names the parameter at fault, in the engine's words,
-    if there is one.
+    """The root of the engine's errors. `param`: the engine's name for the parameter at fault, if
+    there is one.
     """
 
     def __init__(self, message: str, param: str | None = None) -> None:
@@ -77,8 +77,8 @@ class ConstraintTooSlow(InvalidJob):
 
 
 class PromptTooLong(Rejected):
-    """`prompt_tokens` and `new_tokens` together exceed `limit`, if these are known. For a prompt
-    that was not tokenized to its end, `prompt_tokens` is a lower bound.
+    """`prompt_tokens` and `new_tokens` together exceed `limit`, as far as these are known. For a
+    prompt that was not tokenized completely, `prompt_tokens` is a lower bound.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The jobs that an engine holds, according to their events."""
+"""The jobs that an engine holds, tracked by their events."""
 
 import math
 import time
@@ -30,7 +30,7 @@ Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of 
 
 
 class Tracked:
-    """One job from its submission to its end, according to its events."""
+    """One job from its submission to its end, tracked by its events."""
 
     __slots__ = ("job", "new_tokens", "state", "submitted")
 
@@ -55,8 +55,8 @@ class Tracked:
                 self.state = "parked"
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
-        """`info`: that of a loaded model; jobs have no pages before the load. `now`, by the
-        monotonic clock, is the same for all jobs of a list, so that their ages are in order.
+        """`info`: of a loaded model; before the load, jobs have no pages. `now`: on the monotonic
+        clock; all jobs of a list must get the same value, so that their ages are in order.
         """
         job, num_pages = self.job, 0
         if info is not None and self.state in ("prefill", "decode"):
@@ -78,7 +78,7 @@ class Tracked:
 
 
 class Held(Tracked):
-    """A job whose stream waits for its events. The engine's lock guards it."""
+    """A job whose stream waits for its events. The engine's lock guards this object."""
 
     __slots__ = ("cached_tokens", "is_spent", "limit", "stream")
 
@@ -90,7 +90,7 @@ class Held(Tracked):
         self.is_spent = False  # whether it may have no more tokens
 
     def account(self, event: JobEvent) -> None:
-        """Inform the stream of what the job has used, after each event that changes it."""
+        """Report the job's usage to the stream, after each event that changes the usage."""
         if self.stream.on_use is None:
             return
         is_lookup = isinstance(event, Prefill) and self.cached_tokens is None
@@ -104,8 +104,8 @@ class Held(Tracked):
             self._tell(event)
 
     def spend(self, event: Chunk) -> bool:
-        """Request more tokens if the job has used up those that it may have. Returns whether it has
-        to end now.
+        """Request more tokens if the job has used up those that it may have. Returns whether the
+        job must end now.
         """
         if self.is_spent or self.new_tokens < self.limit:
             return False
@@ -116,7 +116,7 @@ class Held(Tracked):
         return self.is_spent
 
     def end(self, event: JobEvent) -> JobEvent:
-        """The job's last event for its client."""
+        """Returns the job's last event for its client."""
         if self.is_spent and isinstance(event, Finished) and event.finish_reason == "cancelled":
             return replace(event, finish_reason="length", stop_reason="quota")
         return event
@@ -155,8 +155,9 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
 
 
 class Backlog(NamedTuple):
-    """The number of jobs that an engine holds. It is replaced under the engine's lock, but refusals
-    read it without the lock, because threads that waited for the lock would delay every stream.
+    """The numbers of jobs that an engine holds. The object is replaced under the engine's lock, but
+    refusals read it without the lock, because threads that waited for the lock would delay every
+    stream.
     """
 
     num_jobs: int = 0  # that have not ended
@@ -164,7 +165,9 @@ class Backlog(NamedTuple):
     num_tokens: int = 0  # prompt tokens of the waiting jobs
 
     def moved(self, job: Job, before: Phase | None, after: Phase | None) -> "Backlog":
-        """The backlog after a change of the job's phase; None: the engine does not hold the job."""
+        """The backlog after a change of the job's phase. A phase of None means that the engine does
+        not hold the job.
+        """
         waits = (after == "pending") - (before == "pending")
         return Backlog(
             self.num_jobs + (after is not None) - (before is not None),
@@ -174,7 +177,9 @@ class Backlog(NamedTuple):
 
 
 class HeldJobs:
-    """All jobs that have not ended. The engine's lock guards it; any thread reads `backlog`."""
+    """All jobs that have not ended. The engine's lock guards this object; any thread may read
+    `backlog`.
+    """
 
     def __init__(self) -> None:
         self.rate = CompletionRate()
@@ -189,7 +194,7 @@ class HeldJobs:
         return identifier in self._held
 
     def pending(self, identifier: str) -> Job | None:
-        """The job, if it waits."""
+        """The job, if it is waiting."""
         held = self._held.get(identifier)
         return held.job if held is not None and held.state == "pending" else None
 
@@ -198,7 +203,9 @@ class HeldJobs:
         return [one.tell(places.get(i), info, now) for i, one in self._held.items()]
 
     def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> list[Job]:
-        """Returns the jobs with the length of a usual answer. `now`: by the monotonic clock."""
+        """Add jobs. Returns them, with the length of a usual answer. `now`: on the monotonic
+        clock.
+        """
         if not self._held:
             self.rate.resume(now)
         usual = [math.ceil(self._usual.of(job.client, job.kind)) for job in jobs]
@@ -210,7 +217,7 @@ class HeldJobs:
 
     def pass_on(self, event: JobEvent, batches: Batches) -> bool:
         """Put an event into its job's stream. Events of jobs that have ended are dropped. Returns
-        whether the job has to be cancelled because it may have no more tokens.
+        whether the job must be cancelled because it may have no more tokens.
         """
         held = self._held.get(event.identifier)
         if held is None:

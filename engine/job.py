@@ -19,11 +19,11 @@ class Healing:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The form of a completion, as a grammar of llguidance; `constraints` makes them.
+    """The form of a completion, as a grammar for llguidance. The module `constraints` creates
+    constraints.
 
-    It applies from the beginning or, with `after`, once that text has come. The last token of
-    `after` then ends with it. A completion that ends by itself is complete according to the
-    grammar.
+    The grammar applies from the beginning or, with `after`, from the end of that text, which then
+    is the end of a token. A completion that ends by itself is complete according to the grammar.
     """
 
     grammar: str
@@ -32,7 +32,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Tokens that are forced one by one, once `after_tokens` tokens have come without the text
+    """Tokens that are forced one by one if the first `after_tokens` tokens don't contain the text
     `unless_text`.
     """
 
@@ -43,11 +43,11 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a completion, from the text `begin` to the text `end`, in which neither
-    `stop_strings` nor `stop_token_ids` count. White space around it belongs to it.
+    """A part of a completion, from the text `begin` to the text `end`, in which `stop_strings` and
+    `stop_token_ids` have no effect. White space around the part belongs to it.
 
-    Without `begin` the completion begins inside it. Without `end` it reaches to the completion's
-    end. `is_first`: it begins only where nothing but spans and white space has come.
+    Without `begin`, the completion begins inside the span. Without `end`, the span extends to the
+    completion's end. `is_first`: the span can begin only after nothing but spans and white space.
     """
 
     begin: str
@@ -88,7 +88,7 @@ class Job:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of all its prompts, which the model computes."""
+        """The number of tokens in all prompts, which the model has to compute."""
         return len(self.prompt) + len(self.negative_prompt)
 
     @property
@@ -98,10 +98,10 @@ class Job:
 
     @property
     def expected_tokens(self) -> int:
-        """The number of new tokens that it will usually have."""
+        """The number of new tokens that the job will usually have."""
         return min(self.max_new_tokens, self.usual_tokens)
 
     def num_pages(self, page_size: int, num_new: int) -> int:
-        """Pages that hold its prompts, each with `num_new` more tokens."""
+        """The number of pages for the job's prompts, each with `num_new` more tokens."""
         lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
         return sum(-(-(length + num_new) // page_size) for length in lengths)

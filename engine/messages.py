@@ -1,4 +1,4 @@
-"""Commands to an engine thread, and events from it. They are plain, frozen and picklable."""
+"""Commands to an engine thread, and events from it. All are plain, frozen and picklable."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -27,15 +27,15 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ListPending:
-    """The engine thread answers with a `PendingList` of the same serial."""
+    """The engine thread answers with a `PendingList` that has the same serial."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListJobs:
-    """Sent to an engine that several servers share. It answers with a `JobList` of the same
-    serial.
+    """Sent to an engine that several servers share. The engine answers with a `JobList` that has
+    the same serial.
     """
 
     serial: int
@@ -43,8 +43,8 @@ class ListJobs:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Sent to an engine that several servers share: how many jobs wait in this server for any
-    engine.
+    """Sent to an engine that several servers share: the number of jobs in this server that any
+    engine may take.
     """
 
     num_waiting: int
@@ -52,7 +52,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Forget all jobs so far, and recover. `Hanging` has already ended these jobs."""
+    """Forget all jobs so far, which `Hanging` has already ended, and recover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ Command = Submit | Cancel | ListPending | ListJobs | Demand | Abandon | Stop
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The properties of a warm model. Lengths in tokens."""
+    """The properties of a warm model. Lengths are in tokens."""
 
     max_seq_len: int
     vocab_size: int
@@ -100,8 +100,8 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Restarting:
-    """The process of the engine thread has ended, with all jobs. Another process loads the model:
-    `Loaded` or `Stopped` follows.
+    """The process of the engine thread has ended, and all jobs with it. Another process loads the
+    model: `Loaded` or `Stopped` follows.
     """
 
     reason: str
@@ -131,7 +131,7 @@ ReplicaStatus = Literal["loading", "ready", "recovering", "hanging", "stopped", 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One of the engine threads that serve a model from their own processes."""
+    """The state of one of several engine threads that serve a model, each in its own process."""
 
     status: ReplicaStatus
     reason: str  # the cause if it isn't ready
@@ -145,8 +145,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStates:
-    """The replicas of a model that was loaded. While no replica is ready, the engine accepts jobs,
-    which wait. It refuses jobs while all remaining replicas hang.
+    """The states of the replicas of a loaded model. While no replica is ready, the engine accepts
+    jobs, which wait. It refuses jobs while all remaining replicas hang.
     """
 
     states: tuple[ReplicaState, ...]
@@ -154,14 +154,14 @@ class ReplicaStates:
 
 @dataclass(frozen=True, slots=True)
 class Zombies:
-    """Number of jobs on which generator and engine disagreed, and which were ended."""
+    """The number of jobs that were ended because generator and engine disagreed about them."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class PendingList:
-    """The waiting jobs, beginning with the next."""
+    """The waiting jobs, in the order of the queue."""
 
     serial: int
     identifiers: tuple[str, ...]
@@ -205,7 +205,9 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The job has given up its pages to others, or has pages again. No stream gets it."""
+    """The job has given up its pages to others, or has pages again. This event is not passed to
+    streams.
+    """
 
     identifier: str
     is_over: bool = False
@@ -230,7 +232,9 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The logprob from the model's raw logits over its whole vocabulary, before any change."""
+    """A token's logprob, from the model's raw logits over its whole vocabulary, before any
+    change.
+    """
 
     token_id: int
     logprob: float
@@ -247,7 +251,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`logprobs`: one for each of `token_ids`, if the job requested them."""
+    """New text. `logprobs`: one for each of `token_ids`, if the job requested logprobs."""
 
     identifier: str
     text: str
@@ -261,7 +265,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds from the submission to the start, to the first token sent, to the end."""
+    """Seconds from the submission to the start, to the first token sent, and to the end."""
 
     queue: float = 0.0
     prefill: float = 0.0
@@ -270,9 +274,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the stop string, or
-    the one of the job's `stop_token_ids`, that ended it; "loop" for `stop_on_loop`, "quota" for a
-    job that may have no more tokens. `stop_token`: the token that ended the job, if the job
+    """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the job's stop
+    string or member of `stop_token_ids` that ended the text; "loop" for `stop_on_loop`; "quota" for
+    a job that may have no more tokens. `stop_token`: the token that ended the job, if the job
     requested logprobs.
     """
 

@@ -1,7 +1,7 @@
 """The parameters of samplers, each declared once. Plain, frozen, picklable.
 
-Validation of requests, documentation, the server's defaults and a `Sampler` derive from the table
-`Sampling` (docs/development.md).
+The validation of requests, the documentation, the server's defaults and `Sampler` all derive from
+the table `Sampling` (docs/development.md).
 """
 
 from dataclasses import dataclass, field, fields
@@ -29,8 +29,8 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`default` turns the parameter off. A parameter that is `part_of` another one is off if that
-    is off.
+    """`default` turns the parameter off. A parameter that is `part_of` another one is off if the
+    other one is off.
     """
 
     default: Any
@@ -49,7 +49,7 @@ def _parameter(
 
 @dataclass(frozen=True, slots=True)
 class BannedString:
-    """Tokens that may not follow a text, by text; see `Vocabulary.ban`."""
+    """Tokens that must not follow a text, by text; see `Vocabulary.ban`."""
 
     data: bytes
     containing: tuple[int, ...]  # tokens that contain the whole string
@@ -60,7 +60,8 @@ class BannedString:
 class Sampling:
     """The sampling parameters of one job. The defaults are those of OpenAI's API: everything off.
 
-    In the order of application. The functions in `backends/sampling/` name their sources.
+    The parameters are in the order of application. The functions in `backends/sampling/` name their
+    sources.
     """
 
     cfg_scale: float = _parameter(

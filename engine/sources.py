@@ -1,4 +1,4 @@
-"""Addresses of shared engines that name a source of engines instead of an engine. Pure."""
+"""Addresses that name a source of shared engines instead of an engine. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ def is_source(at: str) -> bool:
 
 
 def count_engines(at: Sequence[str]) -> int:
-    """The number of engines at these addresses. A source, which may list any number, counts as
-    `USUAL`.
+    """The number of engines at these addresses. A source may list any number, and counts as `USUAL`
+    engines.
     """
     return sum(USUAL if is_source(one) else 1 for one in at)

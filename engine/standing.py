@@ -1,5 +1,5 @@
 """The state of an engine, as its thread reports it. The engine's lock guards changes. Any thread
-reads it; the error of a state is set before the state.
+may read the state; a state's error is set before the state.
 """
 
 import logging
@@ -53,7 +53,9 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """While "recovering" from a failure of the generator it takes jobs, and they wait."""
+        """While the engine is "recovering" from a failure of the generator, it accepts jobs, which
+        wait.
+        """
         state = self._state
         return (self._trouble or state) if state == "ready" else state
 
@@ -63,7 +65,7 @@ class Standing:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the model is loaded and the engine has not ended, even if it recovers."""
+        """Whether the model is loaded and the engine has not ended, even if it is recovering."""
         return self._state == "ready"
 
     @property
@@ -72,7 +74,7 @@ class Standing:
 
     @property
     def progress(self) -> float | None:
-        """Progress of a load, from 0 to 1. None while it is not known."""
+        """The progress of a load, from 0 to 1; None while unknown."""
         return self._progress if self.is_loading else None
 
     @property
@@ -86,15 +88,15 @@ class Standing:
         return None if before is None else before.at_rest()
 
     def max_jobs(self, config: ModelConfig) -> int:
-        """The maximum number of jobs that it holds; with a source, according to the engines that
-        the source lists now.
+        """The maximum number of jobs that the engine holds. With a source, this depends on the
+        engines that the source lists now.
         """
         if not config.has_source:
             return config.max_jobs
         return config.max_jobs_of(sum(one.status != "leaving" for one in self.replicas))
 
     def follow(self, past: "Past", other: "Standing") -> None:
-        """Continue the counts of another engine with this name, which is ending; it joins
+        """Continue the counts of another engine with this name, which is ending and joins
         `past`.
         """
         past.add(other)
@@ -104,7 +106,7 @@ class Standing:
         self.num_restarts += other.num_restarts
 
     def rates(self, now: float) -> Rates:
-        """`now` by the monotonic clock. Any thread."""
+        """`now`: on the monotonic clock. Any thread."""
         recent = list(self._recent)
         first = max((i for i, each in enumerate(recent) if each.time <= now - RECENT), default=0)
         if first + 1 >= len(recent):

@@ -1,4 +1,4 @@
-"""The counts and the state of an engine thread, as plain numbers for exporters."""
+"""The counts and states of an engine thread, as plain numbers for exporters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -67,9 +67,7 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the engine thread began. They are counts of jobs unless their names say
-    something else.
-    """
+    """Counts since the engine thread began. They count jobs unless their names say otherwise."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the cache
@@ -93,15 +91,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts`: values in each bucket, from above the bound before up to its own; the last bucket
-    has no upper bound. `total`: sum of all values.
+    """`counts`: the number of values in each bucket, which are above the previous bound and at most
+    the bucket's own; the last bucket has no bound. `total`: the sum of all values.
     """
 
     counts: tuple[int, ...]
     total: float
 
     def mean_since(self, before: "Histogram") -> float | None:
-        """Mean of the values since `before`. None if there are none."""
+        """The mean of the values since `before`; None if there are none."""
         number = sum(self.counts) - sum(before.counts)
         return (self.total - before.total) / number if number else None
 
@@ -112,7 +110,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Work:
-    """Counts of a backend since it was made."""
+    """Counts of a backend since its creation."""
 
     rows: int = 0  # rows of decode passes, a sequence each
     computed_rows: int = 0  # `rows`, and those that pad captured passes
@@ -131,7 +129,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes. `allocated`, `reserved`: by this engine's process; `free`, `total`: that of the
+    """Memory in bytes. `allocated`, `reserved`: by this engine's process; `free`, `total`: of the
     device.
     """
 
@@ -152,7 +150,7 @@ class KeptWeights:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Memory and pages that a backend holds now."""
+    """The memory and the pages that a backend holds now."""
 
     referenced_pages: int = 0  # in use by jobs
     cached_pages: int = 0  # unused, with content that a prompt may reuse
@@ -163,7 +161,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Means over the last seconds: tokens a second, of all jobs together."""
+    """Means over the last few seconds, in tokens per second of all jobs together."""
 
     new_tokens: float = 0.0
     prompt_tokens: float = 0.0
@@ -172,7 +170,9 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """An event of the engine thread: at most four a second, and only after a change."""
+    """An event from the engine thread, which sends at most four per second, and only after a
+    change.
+    """
 
     time: float  # by the monotonic clock
     totals: Totals = field(default_factory=Totals)
@@ -200,13 +200,13 @@ class Stats:
         )
 
     def at_rest(self) -> "Stats":
-        """The same counts, for an engine that holds nothing now."""
+        """The same counts, for an engine that currently holds nothing."""
         return replace(self, num_active=0, num_pending=0, num_wanted=0, occupancy=Occupancy())
 
 
 def together(time: float, several: Sequence[Stats], num_pending: int, began: float) -> Stats:
-    """The sum over engine threads that serve one model, at `time`. `num_pending` more jobs wait for
-    any of them.
+    """The sum at `time` over the engine threads that serve one model. `num_pending`: further jobs,
+    which wait for any of these threads.
     """
     total = Stats(time)
     for one in several:

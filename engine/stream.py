@@ -17,11 +17,11 @@ from switchyard.engine.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The tokens of one job so far as the model computes them, for the application's accounts.
+    """The tokens that the model has computed for one job so far, for the application's accounts.
 
-    A guided job has two prompts, and computes each new token twice. It is reported after the
-    prompts were looked up in the cache, whenever the job has as many new tokens as it may have, and
-    at its end. A job that never starts has computed nothing.
+    A guided job has two prompts, and computes each new token twice. The usage is reported after the
+    prompts have been looked up in the cache, whenever the job has used up its allowed tokens, and
+    when the job ends. A job that never starts has computed nothing.
     """
 
     identifier: str
@@ -39,10 +39,10 @@ OnUse = Callable[[Used], int | None]
 
 
 class Stream:
-    """One queue for the jobs of one request: a single job, or n choices that one thread reads.
+    """A single queue for the jobs of one request: one job, or n choices that the same thread reads.
 
-    The engine thread only puts events into it, which never waits. Every job ends with exactly one
-    `Finished` or `Failed`.
+    The engine thread only puts events into the queue, and never waits for that. Every job ends with
+    exactly one `Finished` or `Failed`.
     """
 
     __slots__ = (
@@ -92,9 +92,10 @@ class Stream:
     # Request thread
 
     def poll(self, wake: Callable[[], None], alone: bool) -> None:
-        """Have `wake` called after puts; it must not block. Streams with the same `wake`, which one
-        thread reads, share one call. Earlier events are ready to be taken. `alone`: no thread waits
-        in `take` from now on, so that a put can skip the queue's locks.
+        """Have `wake` called after events are put; `wake` must not block. Streams that have the
+        same `wake`, and are read by one thread, share one call. Earlier events are ready to be
+        taken. `alone`: no thread waits in `take` from now on, so that a put can skip the queue's
+        locks.
         """
         self.wake = wake
         self._is_polled = alone
@@ -116,10 +117,10 @@ class Stream:
         return bool(self._batches)
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """Wait for events, at most `timeout` seconds, and return all that have piled up, in order.
-        On a patient stream tokens do not end the wait; they are returned with the next other event,
-        or at the timeout. Returns an empty list at the timeout, and at once when every job has
-        ended.
+        """Wait for events for at most `timeout` seconds, and return all that have accumulated, in
+        order. On a patient stream, tokens do not end the wait; they are returned with the next
+        other event, or at the timeout. Returns an empty list if none have come by the timeout, and
+        at once when every job has ended.
         """
         if self.is_finished:
             return []
@@ -134,8 +135,8 @@ class Stream:
         return events
 
     def take_now(self) -> Sequence[JobEvent]:
-        """The events that have piled up. Never waits, and so skips the queue's locks. For a thread
-        that takes a token from each of many streams.
+        """The events that have accumulated. Never waits, so it skips the queue's locks. For a
+        thread that takes a token from each of many streams.
         """
         batches = self._batches
         if not batches:

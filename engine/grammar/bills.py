@@ -1,4 +1,4 @@
-"""What computing masks costs, by job and by client. Any thread. No torch."""
+"""Measures what computing masks costs, by job and by client. Any thread. Without torch."""
 
 import math
 import threading
@@ -16,7 +16,7 @@ MAX_CLIENTS = 1000  # that are remembered, the latest
 
 
 class Bill:
-    """The masks of one job. `Bills` makes it."""
+    """The cost of one job's masks. `Bills` creates it."""
 
     def __init__(self, bills: "Bills", client: str) -> None:
         self.client = client
@@ -42,7 +42,7 @@ class Bill:
         self._charge(seconds, before)
 
     def charge_token(self, seconds: float) -> None:
-        """Add the work of accepting the token that the latest mask allowed."""
+        """Add the work of accepting the token that the most recent mask allowed."""
         self._charge(seconds, self.excess)
 
     def _charge(self, seconds: float, before: float) -> None:
@@ -51,8 +51,9 @@ class Bill:
         self._bills.add(self.client, seconds, self.excess - before)
 
     def check(self) -> None:
-        """Raises ConstraintTooSlow for a mask beyond MAX_MASK, and if a job exceeds the average:
-        after GRACE masks, or at once if the client's other jobs have used up its credit.
+        """Raises ConstraintTooSlow for a mask beyond MAX_MASK, and for a job that exceeds the
+        allowed average: after GRACE masks, or at once if the client's other jobs have used up its
+        credit.
         """
         if self.latest > MAX_MASK:
             raise _too_slow(f"a token has taken {self.latest:.1f} s of a core")

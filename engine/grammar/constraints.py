@@ -1,5 +1,5 @@
-"""Makes constraints from clients' JSON schemas, regular expressions, lists and grammars. Pure; on
-request threads. `Grammars` compiles a constraint, and may still refuse it.
+"""Makes constraints from clients' JSON schemas, regular expressions, lists and grammars. Pure. Runs
+on request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
 import functools
@@ -31,7 +31,7 @@ Alternative = tuple[str, Mapping[str, Any] | bool, str]
 
 
 def json_object() -> Constraint:
-    """Returns a constraint to any JSON object."""
+    """Returns a constraint that admits any JSON object."""
     return json_schema({"type": "object"})
 
 
@@ -103,10 +103,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Either a `template`, or JSON of `form`. Only JSON is possible, because with other forms the
+    """Either a `template`, or JSON of `form`. The form must be JSON, because with other forms the
     lexer may not know whether they have begun. Without an `opening`, the alternatives may be JSON
-    themselves. Their keys then keep their order and spelling, because otherwise the parser would
-    have to hold back the whole answer. Raises InvalidJob.
+    themselves. Their keys must then keep their order and spelling, because otherwise the parser
+    would have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -128,7 +128,7 @@ def template_in_text(
 ) -> Constraint:
     """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
     `opening` or, without one, of each alternative. Without a trigger, the whole text is a template,
-    or it does not begin like one, with a brace or a space. Raises InvalidJob.
+    or does not begin like one, that is, with a brace or a space. Raises InvalidJob.
     """
     if not trigger:
         frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
@@ -193,7 +193,7 @@ def _frame(
 
 
 def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
-    """Estimated seconds of compilation. Raises InvalidJob for a schema that can't be honoured."""
+    """Estimated seconds of compilation. Raises InvalidJob for a schema that can't be enforced."""
     return _compiled(schema)[1]
 
 

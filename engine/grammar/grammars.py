@@ -1,4 +1,4 @@
-"""Compiles grammars for one model's tokens, on request threads and the backend's threads. No
+"""Compiles grammars for one model's tokens, on request threads and the backend's threads. Without
 torch.
 """
 
@@ -88,7 +88,7 @@ class Grammars:
         return matcher.deep_copy()
 
     def note_use(self, grammar: str, seconds: float) -> None:
-        """Note that a copy of the matcher that `matcher` returned has used `seconds` of a core."""
+        """Note that a copy of a matcher from `matcher` has used `seconds` of a core."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -128,8 +128,8 @@ class Grammars:
             give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
-        """Returns the tokens whose text goes beyond the end of `text`, by the number of bytes of
-        `text` that come before the token.
+        """Returns the tokens whose text extends beyond the end of `text`, by the number of bytes of
+        `text` before the token.
         """
         whole = text.encode()
         found: dict[int, list[int]] = {}

@@ -1,7 +1,7 @@
 """Distinguishes Lark from GBNF, and refuses parts of Lark.
 
-Each pass takes linear time, because patterns are possessive, and a pattern for a part with an end
-also matches the part without its end.
+Each pass takes linear time, because patterns are possessive, and because the pattern for a part
+that has an end mark also matches the part without it.
 """
 
 import json
@@ -32,14 +32,14 @@ _IS_LARK = re.compile(
 
 
 def is_lark(text: str) -> bool:
-    """Whether the text has Lark's first rule or llguidance's options. Otherwise it is GBNF."""
+    """Whether the text has Lark's first rule or llguidance's options. Other texts are GBNF."""
     return _IS_LARK.search(text) is not None
 
 
 def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
-    """The grammar with a name in place of each schema, the schemas by these names, and the
-    estimated seconds to compile it without them. Raises InvalidJob for parts of Lark that
-    llguidance accepts but that are not honoured here.
+    """Returns the grammar with a name in place of each schema, the schemas by these names, and the
+    estimated seconds to compile the grammar without the schemas. Raises InvalidJob for parts of
+    Lark that llguidance accepts but this server does not.
     """
     code, patterns, schemas = _parts(text)
     plain = " ".join(one for one, is_code in code if is_code)

@@ -1,7 +1,7 @@
-"""Estimates the time to compile a client's constraint, since a compilation can't be stopped.
+"""Estimates the time to compile a client's constraint, because a compilation can't be stopped.
 
 llguidance's own limits count steps, and one step may take seconds. Each figure was measured on a
-server's core, with inputs for which it dominates.
+server's core, with inputs for which that figure dominates.
 """
 
 import re
@@ -19,7 +19,7 @@ _PER_PAIR_OF_OPTIONAL = 3.3e-7
 
 
 def seconds_of_regex(*patterns: str) -> float:
-    """Estimated seconds for regular expressions that are parts of one."""
+    """Estimated seconds for regular expressions that are joined into one."""
     number = sum(len(_OPTIONAL.findall(pattern)) for pattern in patterns)
     return number * number * _PER_PAIR_OF_OPTIONAL
 
@@ -35,7 +35,7 @@ def check_seconds(seconds: float) -> None:
 
 
 class Estimate:
-    """Estimated seconds of a core for one schema, added before the work that takes them. One
+    """Estimated seconds of a core for one schema. Each part is added before the work on it. One
     thread.
     """
 

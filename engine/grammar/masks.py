@@ -40,7 +40,7 @@ class MaskThreads:
     # Engine thread
 
     def submit(self, compute: Compute, debt: float) -> Future[Any]:
-        """`debt`: the seconds by which the job's client has exceeded its share."""
+        """`debt`: the seconds by which the job's client has exceeded its allowance."""
         future: Future[Any] = Future()
         with self._changed:
             heapq.heappush(self._waiting, (debt, next(self._serials), compute, future))
@@ -48,7 +48,7 @@ class MaskThreads:
         return future
 
     def wake_once(self, wake: Callable[[], None]) -> None:
-        """Call `wake` after the next mask, on its thread. Replaces an earlier one."""
+        """Call `wake` after the next mask, on the mask's thread. Replaces an earlier `wake`."""
         with self._changed:
             self._wake = wake
 

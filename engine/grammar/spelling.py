@@ -1,4 +1,6 @@
-"""JSON's tokens as regular expressions, with every spelling that JSON has for a text. Pure."""
+"""JSON's tokens as regular expressions, which match every spelling that JSON allows for a text.
+Pure.
+"""
 
 import functools
 import json
@@ -21,7 +23,7 @@ _SHORT = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r":
 
 
 def spellings(text: str) -> str:
-    """A regular expression for all the ways to write `text` between quotes in JSON."""
+    """A regular expression that matches every way to write `text` between quotes in JSON."""
     return "".join(map(_of_character, text))
 
 

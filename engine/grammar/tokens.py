@@ -15,9 +15,9 @@ SLICES = [r'[^"\\\x00-\x1F\x7F]' + number for number in ("{1,10}", "{1,30}", "+"
 
 
 def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer:
-    """The tokenizer for grammars, in which no text is a control token. In a grammar, "<|im_end|>"
-    means ten characters; as a token it would end the turn. Rules name control tokens by their ids.
-    Other added tokens are ordinary text.
+    """The tokenizer for grammars. To it, no text is a control token: in a grammar, "<|im_end|>"
+    means ten characters, because as a token it would end the turn. Rules name control tokens by
+    their ids. Other added tokens are ordinary text.
 
     `pieces`: the bytes of each token, special ones included. Raises ModelError.
     """

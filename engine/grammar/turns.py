@@ -1,5 +1,5 @@
-"""Allows slow work that holds the GIL only in turns, so that it never takes most of the time.
-Engine thread.
+"""Allows slow work that holds the GIL only in turns, so that such work never takes most of the
+time. Engine thread.
 """
 
 import time

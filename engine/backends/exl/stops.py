@@ -43,7 +43,7 @@ class StopSearch:
         return self._span is not None
 
     def add(self, text: str, token_ids: list[int], is_free: bool, is_last: bool) -> Told:
-        """Returns the text that can no longer be part of a stop string, or the text before the stop
+        """Returns the text that can no longer be part of a stop string, or the text up to the stop
         string that ends it. `is_free`: stop strings that end in this text or earlier have no
         effect.
         """

@@ -16,7 +16,7 @@ LEAST_TOP_P = 1e-9  # a top_p of 0 keeps the most probable token
 
 
 class RowSettings(NamedTuple):
-    """The numbers of a row's draw."""
+    """The settings of a row's draw, as numbers."""
 
     temperature: float
     top_k: float
@@ -26,8 +26,8 @@ class RowSettings(NamedTuple):
 
 
 def draw(samplers: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns tokens and each row's highest logit, (rows,), for samplers for which `is_few` is
-    true.
+    """Returns tokens and each row's highest logit, (rows,). `is_few` must be true for all
+    samplers.
     """
     settings = read(samplers, logits.shape[-1])
     return choose(upload(settings, torch.float64, logits.device), logits)
@@ -49,9 +49,9 @@ def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
 
 
 def choose(columns: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Does what the filters of the same names and `filters.draw` do. Tokens that tie with the last
-    kept token are kept too, up to NUM_CANDIDATES tokens. `columns`: the `RowSettings`, (rows, 5),
-    float64. This function waits for nothing, so a CUDA graph can capture it.
+    """Does what the filters with the same names and `filters.draw` do. Tokens that tie with the
+    last kept token are kept too, up to NUM_CANDIDATES tokens in total. `columns`: the
+    `RowSettings`, (rows, 5), float64. This function never waits, so a CUDA graph can capture it.
     """
     size = min(NUM_CANDIDATES, logits.shape[-1])
     temperature, top_k, top_p, min_p, points = columns[:, :, None].unbind(1)

@@ -34,14 +34,14 @@ _Way = Callable[[Sequence[Sampler], torch.Tensor], tuple[torch.Tensor, torch.Ten
 
 
 class Drawn(NamedTuple):
-    """One entry for each row."""
+    """The result of a draw, with an entry for each row."""
 
     token_ids: list[int]  # below 0: a code for no token
     logprobs: list[TokenLogprob | None]  # None unless the job asked
 
 
 class Drawing:
-    """A draw that is under way on the device."""
+    """A draw that is in progress on the device."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Drawing:
         self._download = Download([token_ids, *measured])
 
     def take(self) -> Drawn:
-        """Waits for the draw, but not for work that the device got later."""
+        """Waits for the draw, but not for later work of the device."""
         drawn, *measured = self._download.take()
         token_ids: list[int] = drawn.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
@@ -73,7 +73,9 @@ class Drawing:
 
 
 def check(token_id: int) -> None:
-    """Raises JobFailed, or InvalidJob if the job's settings leave no token."""
+    """Raises InvalidJob if the job's settings leave no token, and JobFailed if the logits are not
+    numbers.
+    """
     if token_id == NONE_LEFT:
         raise InvalidJob("no token is left to choose from: all are banned")
     if token_id == NOT_NUMBERS:
@@ -118,8 +120,8 @@ class Draw:
     def start(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
-        """`logits`: (samplers, padded vocabulary), which may be changed in place. `negative`: for
-        the pairs among the samplers, in order, the logits after their negative prompts.
+        """`logits`: (samplers, padded vocabulary); may be changed in place. `negative`: the logits
+        after negative prompts, for those samplers that have one, in order.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
         if self._few is not None and all(map(_is_usual, samplers)):

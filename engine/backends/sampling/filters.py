@@ -1,11 +1,11 @@
 """Truncation filters by their published definitions, on rows of logits, (rows, vocabulary),
 float32.
 
-Each sets excluded logits to -inf, in place. Tokens that tie at a border are kept, and at least one
-token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
+Each filter sets excluded logits to -inf, in place. Tokens that tie at the limit are kept, and at
+least one token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
 
-They replace the library's filters, whose top_p drops the token that crosses the limit and keeps
-less probable ones, and whose min_p and top_a readmit a stale candidate.
+They replace the library's filters. Its top_p drops the token that crosses the limit and keeps less
+probable ones, and its min_p and top_a readmit a stale candidate.
 """
 
 import math
@@ -149,7 +149,7 @@ def heat(logits: torch.Tensor, temperature: float | torch.Tensor) -> None:
 
 
 def heat_by_entropy(logits: torch.Tensor, low: float, high: float, exponent: float) -> None:
-    """Dynamic temperature (kalomaze 2023): between `low` and `high`, it grows with the ratio of the
+    """Dynamic temperature (kalomaze 2023), which grows from `low` to `high` with the ratio of the
     entropy to its maximum for this number of candidates.
     """
     num_candidates = (~logits.isneginf()).sum(-1, keepdim=True)
@@ -162,8 +162,9 @@ def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch
     """Returns the token of each row, (rows, 1), whose part of the probability mass contains the
     row's point in [0, 1). `points`: (rows, 1), float64.
 
-    Without `skew`, tokens are ordered by id. With it, they are ordered by falling probability, and
-    the point is raised to exp(-skew), as in exllamav2: a value above 0 favors less probable tokens.
+    Without `skew`, tokens are ordered by id. With `skew`, they are ordered by decreasing
+    probability, and the point is raised to exp(-skew), as in exllamav2: a value above 0 favors less
+    probable tokens.
     """
     if skew:
         order = _sorted(logits)[2]

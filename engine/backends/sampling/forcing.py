@@ -5,7 +5,7 @@ from switchyard.engine.job import Forced
 
 
 class Forcing:
-    """A rule of one job that, for example, ends its thoughts when they reach their limit."""
+    """A rule of one job that, for example, ends its thoughts at their limit."""
 
     is_ready = True
     is_done = False
@@ -56,8 +56,6 @@ class TextWatch:
 
     @property
     def begun(self) -> list[int]:
-        """The lengths of those beginnings of the text with which the completion ends, including
-        0.
-        """
+        """The length of each beginning of the text that the completion ends with, including 0."""
         lengths = range(len(self._tail) + 1)
         return [length for length in lengths if self._tail.endswith(self._text[:length])]

@@ -11,14 +11,14 @@ GROWTH = 256  # tokens by which rows are longer than needed
 
 
 class WrittenTokens(Protocol):
-    """A text. Its tokens stay on the device as long as every call of `rows` requests it."""
+    """A text. Its tokens stay on the device as long as each call of `rows` includes the text."""
 
     token_ids: list[int]  # of prompt and completion; only grows
 
 
 class History:
-    """Has a row for each text. The row is written when the text is first used, then extended by new
-    tokens.
+    """Has a row for each text. The row is written when the text is first used, and is then extended
+    with new tokens.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -29,8 +29,8 @@ class History:
         self._free: list[int] = []
 
     def rows(self, texts: Sequence[WrittenTokens]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(token ids, ages), both (texts, tokens of the longest). A token's age is the number of
-        tokens after it; in padding, the age is below 0.
+        """Returns token ids and ages, both (texts, tokens of the longest text). A token's age is
+        the number of tokens after it; in padding, the age is below 0.
         """
         self._keep(texts)
         self._write(texts)

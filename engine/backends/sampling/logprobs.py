@@ -12,7 +12,7 @@ ROWS = 64  # rows converted to float32 at once: a whole chunk of a prompt would 
 
 
 class Measured(NamedTuple):
-    """The logprobs of tokens, and of the most probable tokens at the same places."""
+    """The logprobs of tokens, and of the most probable tokens at the same positions."""
 
     logprobs: torch.Tensor  # (tokens,)
     top_ids: torch.Tensor  # (tokens, most probable)
@@ -42,7 +42,7 @@ def token_logprobs(
     logits: torch.Tensor, token_ids: Sequence[int], num_top: int
 ) -> list[TokenLogprob]:
     """Returns the logprobs of `token_ids`, one for each row of `logits`, (rows, vocabulary), each
-    with the `num_top` most probable tokens at its place.
+    with the `num_top` most probable tokens at its position.
     """
     return tell(token_ids, measure(logits, upload(token_ids, torch.long, logits.device), num_top))
 
@@ -51,7 +51,8 @@ def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: i
     """Compute the tokens of a prompt up to `end`, into the sequence's pages. Returns the logits
     after each token, (tokens, padded vocabulary).
 
-    This works like ExLlamaV2DynamicJob.prefill, but uses no cached tokens and returns all logits.
+    This function works like ExLlamaV2DynamicJob.prefill, but uses no cached tokens and returns all
+    logits.
     """
     start, page_size = sequence.kv_position, generator.page_size
     token_ids = sequence.sequence_ids.torch_slice(start, end)

@@ -1,4 +1,4 @@
-"""The constraint of one job, as masks of tokens. Runs on the engine thread, except for its pool."""
+"""The constraint of one job, as masks of tokens. Runs on the engine thread, except for the pool."""
 
 import concurrent.futures
 import time
@@ -25,10 +25,10 @@ NOTE_AFTER = 0.001  # seconds of a core, the time of some dozens of masks
 
 
 class Matcher:
-    """The masks of one job. While the model computes the logits, a pool computes each mask, for
-    which llguidance releases the GIL. llguidance holds the GIL while it accepts a token; if that
-    takes long, jobs take turns. Until the text `after` has come, all tokens are allowed except end
-    tokens and tokens whose text goes beyond the end of `after`.
+    """The masks of one job. While the model computes the logits, a pool computes each mask;
+    meanwhile llguidance releases the GIL. It holds the GIL while it accepts a token; if that takes
+    long, jobs take turns. Until the text `after` has come, all tokens are allowed except end tokens
+    and tokens whose text extends beyond the end of `after`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Matcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is this job's turn, and the next mask exists or will never exist."""
+        """Whether it is this job's turn, and the next mask exists or never will."""
         if not self._allowed.done():
             return self._is_overdue
         return not self._needs_turn or self._turns.is_free
@@ -79,7 +79,7 @@ class Matcher:
         concurrent.futures.wait((self._allowed,), seconds)
 
     def limit(self) -> Among | Without:
-        """Raises the error that computing the mask has raised."""
+        """Returns the next mask. Raises any error that occurred while the mask was computed."""
         allowed = self._mask()
         if self._watch.has_come:
             return Among(allowed)
@@ -96,8 +96,8 @@ class Matcher:
         return self._allowed.result()
 
     def accept(self, token_id: int) -> None:
-        """Take the next token, not an end token. Raises ArithmeticError for a token that was not
-        allowed, InvalidJob if the constraint gets too large.
+        """Take the next token, which must not be an end token. Raises ArithmeticError for a token
+        that was not allowed, and InvalidJob if the constraint gets too large.
         """
         if not self._watch.has_come:
             self._watch.add(self._grammars.pieces[token_id])

@@ -1,4 +1,4 @@
-"""Penalties, which are applied before all filters, in place, on rows of logits, (rows, vocabulary),
+"""Penalties, which are applied before all filters, in place, to rows of logits, (rows, vocabulary),
 float32. Parameters are columns, (rows, 1), unless noted.
 """
 
@@ -19,7 +19,7 @@ def penalize_repetition(
     full: torch.Tensor,
     decay: torch.Tensor,
 ) -> None:
-    """Divide the positive logits of tokens that occurred, and multiply their negative logits
+    """Divide the positive logits of tokens that have occurred, and multiply their negative logits
     (Keskar et al. 2019, "CTRL"). The penalty applies in full to the last `full` tokens (-1: all),
     and fades over the `decay` tokens before them, as in exllamav2.
 
@@ -42,7 +42,7 @@ def penalize_frequency(
     frequency: torch.Tensor,
     presence: torch.Tensor,
 ) -> None:
-    """Subtract `presence` from the logits of tokens that occurred, and `frequency` for each
+    """Subtract `presence` from the logits of tokens that have occurred, and `frequency` for each
     occurrence (OpenAI's API). `token_ids`, `is_counted`: (rows, tokens).
     """
     lowered = logits.gather(-1, token_ids) - presence * is_counted
@@ -70,8 +70,8 @@ def penalize_continuations(
     allowed_length: int,
 ) -> None:
     """DRY, for one row: subtract multiplier * base ** (length - allowed_length) from each token
-    that would continue a repetition of at least `allowed_length` tokens. The length is that of the
-    longest such repetition. No repetition extends across a breaker (Weidmann 2024, pull request
+    that would continue a repetition of at least `allowed_length` tokens, where length is that of
+    the longest such repetition. No repetition extends across a breaker (Weidmann 2024, pull request
     5637 of text-generation-webui).
 
     `token_ids`: (tokens,); `is_breaker`: (vocabulary,).

@@ -1,4 +1,4 @@
-"""Rules: limits of a job's next token."""
+"""Rules, which limit a job's next token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Only the tokens whose bit is set, in uint8, beginning with the lowest bit."""
+    """Only the tokens whose bit is set, in an array of uint8 that begins with the lowest bit."""
 
     bits: torch.Tensor
 
@@ -33,14 +33,14 @@ class Rule(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next token can be drawn. Until it can, `limit` must not be called."""
+        """Whether the next token can be drawn. `limit` must not be called before that."""
 
     @property
     def is_done(self) -> bool:
         """Whether no token may follow."""
 
     def limit(self) -> Only | Without | Among | None:
-        """Returns the limit of the next token; None if there is no limit."""
+        """Returns the limit on the next token; None if there is no limit."""
 
     def begin(self) -> None:
         """Called when the next token is about to be drawn. Calls of `limit` and `accept` follow."""

@@ -20,8 +20,8 @@ MAX_FEW = 100  # highest top_k of rows that are drawn by `candidates`
 
 
 class Sampler:
-    """Makes one draw for each token, with its own random generator, so that the same seed gives the
-    same text regardless of other jobs.
+    """Has its own random generator, and uses one random number for each token, so that the same
+    seed gives the same text regardless of other jobs.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Sampler:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the rules know the limits of the next token."""
+        """Whether the rules have determined the limits on the next token."""
         return all(rule.is_ready for rule in self.rules)
 
     def begin(self) -> bool:
-        """Returns whether the next token may be drawn. If so, it must be drawn."""
+        """Returns whether the next token may be drawn. If so, the caller must draw it."""
         if not self.is_ready:
             return False
         for rule in self.rules:
@@ -87,7 +87,7 @@ class Sampler:
 
     @property
     def banned(self) -> Iterator[Sequence[int]]:
-        """Lists of tokens that may not come next."""
+        """Lists of tokens that must not come next."""
         yield self.sampling.banned_token_ids
         if self.num_drawn < self._min_tokens:
             yield self._stop_token_ids
@@ -115,7 +115,7 @@ class Sampler:
         self.max_surprise -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
 
     def accept(self, token_id: int) -> None:
-        """Take the next token. The rules get the token in `obey`."""
+        """Take the next token. The rules get it through `obey`."""
         self.num_drawn += 1
         if self.token_ids:
             self.token_ids.append(token_id)

@@ -1,4 +1,4 @@
-"""Copies between host and device that do not wait for the device. Engine thread."""
+"""Copies data between host and device without waiting for the device. Engine thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,12 +17,12 @@ def upload(
 def column(
     values: Iterable[float], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """One value for each row, (rows, 1)."""
+    """A tensor with one value for each row, (rows, 1)."""
     return upload(list(values), dtype, device)[:, None]
 
 
 class Download:
-    """Tensors on their way to the host. Doesn't wait for work that the device gets later."""
+    """Tensors that are being copied to the host. Doesn't wait for later work of the device."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """`tensors`: all on one device."""

@@ -1,1 +1,1 @@
-"""Compiles JSON schemas to rules in Lark: the properties of an object come in any order."""
+"""Compiles JSON schemas to rules in Lark that allow the properties of an object in any order."""

@@ -18,15 +18,15 @@ class Array:
     most: int | None
 
     def needs(self) -> list[str]:
-        """The rules that every such array needs values of."""
+        """The rules for which every such array needs a value."""
         needed = list(self.first[: self.least])
         if self.least > len(self.first) and self.rest is not None:
             needed.append(self.rest)
         return needed
 
     def living(self, is_alive: Callable[[str], bool]) -> "Array | None":
-        """Returns the array without items that can't have a value; None if there is no such
-        array.
+        """Returns the array without items that can't have a value; None if no such array is
+        possible.
         """
         if not all(map(is_alive, self.first[: self.least])):
             return None
@@ -45,12 +45,12 @@ class Array:
     # State of a living array
 
     def renamed(self, name_of: Callable[[str], str]) -> "Array":
-        """The same with other names of its items' rules."""
+        """A copy in which the rules of its items have other names."""
         rest = None if self.rest is None else name_of(self.rest)
         return Array([name_of(name) for name in self.first], rest, self.least, self.most)
 
     def alternatives(self, name: str) -> list[str]:
-        """Parts of the array's rule; `name` begins the names of further `rules`."""
+        """The alternatives of the array's rule. The names of further `rules` begin with `name`."""
         found = [] if self.least else ['JSON_BEGIN "]"']
         if self.most != 0:
             fixed = self.first[: self._num_fixed] or [str(self.rest)]
@@ -59,7 +59,7 @@ class Array:
         return found
 
     def rules(self, name: str) -> list[str]:
-        """Rules of the first items that may be missing, which are split in halves, because the
+        """The rules of the first items that may be missing. These are split in halves, because the
         compiler is recursive.
         """
         lines = []

@@ -1,4 +1,4 @@
-"""Resolves references and combinations in a value's schemas, and divides the schemas by types.
+"""Resolves references and combinations in a value's schemas, and divides the schemas by type.
 Pure.
 """
 
@@ -39,7 +39,7 @@ def branches(
     note: Callable[[Schema], None] = lambda _: None,
 ) -> list[Branch]:
     """The branches of `schemas`. A value is valid for all of `schemas` if it is valid for all
-    schemas of one branch. Each schema with a `oneOf` is noted. Raises InvalidJob for too many
+    schemas of some branch. Each schema that has a `oneOf` is noted. Raises InvalidJob for too many
     branches.
     """
     if len(schemas) == 1 and COMBINING.isdisjoint(schemas[0].content):

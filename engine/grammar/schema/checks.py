@@ -1,4 +1,4 @@
-"""Refuses the parts of a JSON schema that can't be honoured, with their place. Pure."""
+"""Refuses parts of a JSON schema that can't be enforced, and names their place. Pure."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ _PER_PAIR_OF_PATTERNS = 5e-5  # of `patternProperties`, to test that they are di
 
 
 def checked(root: Any, estimate: Estimate) -> Document:
-    """The schema, after checking that all of it can be honoured. Raises InvalidJob."""
+    """Returns the schema, after checking that all of it can be enforced. Raises InvalidJob."""
     if _is_deep(root):
         raise InvalidJob("the schema is nested too deeply", "constraint")
     document = Document(root)

@@ -1,4 +1,6 @@
-"""A JSON schema and all schemas inside it, which can be found by place or by reference. Pure."""
+"""A JSON schema and all schemas inside it, which can be looked up by place or by reference.
+Pure.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ def refusal(where: str, what: str) -> InvalidJob:
 
 
 def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
-    """Whether the schema admits every value if the keywords `beside` are ignored."""
+    """Whether the schema admits every value when the keywords `beside` are ignored."""
     return all(k in _SILENT or k in beside or k.startswith("x-") for k in content)
 
 
@@ -68,8 +70,8 @@ class Document:
         return list(self._by_id.values())
 
     def at(self, content: Any) -> Schema | None:
-        """The schema with this content. If it is only a reference, the schema to which it leads;
-        None for a schema that admits everything.
+        """The schema with this content. If the content is only a reference, the schema that it
+        leads to. None for a schema that admits everything.
         """
         passed: set[int] = set()
         while isinstance(content, dict):
@@ -83,7 +85,7 @@ class Document:
         return NOTHING if content is False else None
 
     def target(self, schema: Schema) -> Schema | None:
-        """The schema to which `$ref` leads; None if that admits everything."""
+        """The schema that `$ref` leads to; None if that schema admits everything."""
         content = self._targets[schema]
         return NOTHING if content is False else self._by_id.get(id(content))
 

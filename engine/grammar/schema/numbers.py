@@ -113,7 +113,7 @@ def _upper(bound: _Bound) -> tuple[Fraction, bool]:
 def numbers(
     branch: Branch, is_integer: bool, values: Sequence[Any] | None, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's numbers; nothing if there is no such number."""
+    """The part of a rule for a branch's numbers; nothing if no number is possible."""
     having = [schema for schema in branch if not schema.content.keys().isdisjoint(BOUNDS)]
     bounds = _Bounds()
     for schema in having:

@@ -1,7 +1,7 @@
-"""Rules of an object, whose properties may be in any order, each at most once, with all required
-ones. Pure. A rule's parameter has a bit for each property that has occurred. It also counts
-optional properties if there is a `minProperties` or `maxProperties`. The parameters are
-llguidance's.
+"""Rules of an object. Properties may come in any order, each at most once, and all required ones
+must come. Pure. A rule has a parameter, which is a feature of llguidance. The parameter has a bit
+for each property that has occurred. If there is a `minProperties` or `maxProperties`, it also
+counts optional properties.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +33,12 @@ class ObjectForm:
     where: str
 
     def needs(self) -> Iterator[str]:
-        """The rules that every such object needs values of."""
+        """The rules for which every such object needs a value."""
         yield from (self.values[name] for name in self.values if name in self.required)
 
     def living(self, is_alive: Callable[[str], bool]) -> "Living | None":
-        """The object, without properties that can't have a value; None if there is no such object.
-        The names of those properties still aren't among the other names.
+        """The object without properties that can't have a value; None if no such object is
+        possible. The names of those properties remain excluded from the other names.
         """
         if not all(map(is_alive, self.needs())):
             return None
@@ -71,7 +71,7 @@ class ObjectForm:
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """An object each of whose properties can have a value."""
+    """An object in which each property can have a value."""
 
     values: Mapping[str, str]
     required: frozenset[str]
@@ -88,8 +88,8 @@ class Living:
         return replace(self, values=values, others=others)
 
     def rules(self, name: str, spell: Callable[[str], str]) -> list[str]:
-        """The rules of such objects, which begin with `name`. `spell` gives a property's name as a
-        terminal. Raises InvalidJob.
+        """The rules of such objects. Their names begin with `name`. `spell` returns a property's
+        name as a terminal. Raises InvalidJob.
         """
         if self.others and self.least > 1:
             # A name that the schema lacks may come twice, and counts once.
@@ -130,7 +130,7 @@ class Living:
 
 
 def repetition(part: str, least: int, most: int | None) -> str:
-    """A part, from `least` to `most` times."""
+    """A part of a rule, repeated from `least` to `most` times."""
     if most == 0:
         return ""
     if most is None:

@@ -1,4 +1,4 @@
-"""Pairs of a oneOf's options that might share a value. Pure."""
+"""Pairs of options in a oneOf that might share a value. Pure."""
 
 import itertools
 from collections import Counter
@@ -28,7 +28,7 @@ class _Option:
 def may_share(
     schema: Schema, document: Document, estimate: Estimate
 ) -> Iterator[tuple[Schema | None, Schema | None]]:
-    """The pairs of options that types and tags don't distinguish. Raises InvalidJob."""
+    """The pairs of options that can't be distinguished by types and tags. Raises InvalidJob."""
     options = [_option(document.at(o), document, estimate) for o in schema.content["oneOf"]]
     done: set[tuple[int, int]] = set()
     for pair in _pairs(options):

@@ -1,5 +1,6 @@
 """Rules in Lark for the JSON that a schema admits. Pure. There is a rule for each set of schemas
-for which one value must be valid, so that references, combinations and recursion are handled alike.
+that a value must match together, so that references, combinations and recursion are handled in the
+same way.
 """
 
 import json
@@ -57,7 +58,7 @@ class _Rule:
 
 
 class Rules:
-    """The rules of one schema, which has been checked. One thread."""
+    """The rules of one schema, which must have been checked. One thread."""
 
     def __init__(
         self, document: Document, estimate: Estimate, whitespace: str = WHITESPACE
@@ -74,7 +75,7 @@ class Rules:
         self._constants: dict[Any, str] = {}  # names of rules for one value each
 
     def text(self, root: Any) -> str:
-        """A grammar, which begins with the rule `start`. Raises InvalidJob."""
+        """The whole grammar, beginning with the rule `start`. Raises InvalidJob."""
         schema = self._document.at(root)
         start = self._by_name[self._rule([] if schema is None else [schema])]
         self._fill()

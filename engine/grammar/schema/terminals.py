@@ -1,4 +1,4 @@
-"""The terminals of one grammar of JSON. Pure."""
+"""The terminals of one grammar for JSON. Pure."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -46,8 +46,8 @@ class Terminals:
         return " & ".join([f"/{whole}/", *no_names, *(f"~{one}" for one in excluded)])
 
     def may_spell(self, characters: int) -> bool:
-        """Uses up some of the characters that may have every spelling. Returns False if too few are
-        left.
+        """Uses up the budget of characters that may have every spelling. Returns False if too
+        little is left.
         """
         if characters > self._left:
             return False
@@ -68,6 +68,6 @@ class Terminals:
 
 
 def plain(text: str) -> str:
-    """A text's plain spelling in JSON."""
+    """A text as JSON spells it without unnecessary escapes."""
     has_halves = any("\ud800" <= character <= "\udfff" for character in text)
     return json.dumps(text, ensure_ascii=has_halves)
