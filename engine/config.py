@@ -34,8 +34,8 @@ def cache_bits(mode: CacheMode) -> tuple[int, int]:
         return int(pair[1]), int(pair[2])
     if mode not in CACHE_BITS:
         raise ModelError(
-            f"cache_mode {mode!r} is none of {', '.join(CACHE_BITS)}, nor, for EXL3, bits of keys"
-            " and of values, each from 2 to 8, such as 5,4",
+            f"cache_mode {mode!r} must be one of {', '.join(CACHE_BITS)} or, for EXL3, the bits of"
+            " keys and of values, each from 2 to 8, such as 5,4",
             "cache_mode",
         )
     return CACHE_BITS[mode]

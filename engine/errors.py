@@ -1,27 +1,27 @@
 """The errors of the engine, grouped by what is at fault.
 
 EngineError
-├── ModelError              a model can't be loaded, or brought back: its files, device, memory
-│   ├── NoRoom              there is no memory for it; the message has the sums
-│   ├── LoadUnderWay        it is being loaded, unloaded or swapped already
-│   ├── NotOurs             its engine is shared by servers: none of them loads or ends it
-│   └── DeviceLost          no call to the device succeeds any more in this process
+├── ModelError              a model can't be loaded or recovered: its files, device or memory
+│   ├── NoRoom              there is not enough memory; the message has the figures
+│   ├── LoadUnderWay        the model is already being loaded, unloaded or swapped
+│   ├── NotOurs             servers share the engine, and none of them may load or end it
+│   └── DeviceLost          no call to the device can succeed in this process any longer
 ├── ModelNotFound           no model has that name
-├── Rejected                the job's own fault; the same job fails again
-│   ├── InvalidJob          a parameter has a value that can't be honoured
-│   │   └── ConstraintTooSlow   its constraint takes too long, token by token
+├── Rejected                the job is at fault; the same job would fail again
+│   ├── InvalidJob          a parameter has a value that can't be used
+│   │   └── ConstraintTooSlow   the job's constraint takes too long per token
 │   └── PromptTooLong       prompt and new tokens exceed the context or the cache
-├── Refused                 not now; the same job may be taken later
-│   ├── Full                as many jobs as the engine holds
+├── Refused                 not now; the same job may be accepted later
+│   ├── Full                the engine holds as many jobs as it can
 │   ├── Loading             the model is not warm yet
-│   ├── Unloaded            only its operator loads the model
-│   ├── Stalled             an iteration does not return; this may end
-│   ├── Draining            the engine finishes what it has and takes nothing new
+│   ├── Unloaded            only the operator can load the model
+│   ├── Stalled             an iteration has not returned; it may still do so
+│   ├── Draining            the engine finishes its jobs and accepts no new ones
 │   └── Dead                the model failed to load, or the engine thread has ended
-└── Failure                 the job had been taken
-    ├── JobFailed           this job alone: sampler, settings, prefill
+└── Failure                 the job had been accepted
+    ├── JobFailed           only this job failed: sampler, settings, prefill
     ├── BatchFailed         an iteration failed, and every active job with it
-    │   └── OutOfMemory     there was no memory for it, or for a job's prompt
+    │   └── OutOfMemory     there was no memory for the iteration, or for a job's prompt
     └── Closed              the engine was closed before the job ended
 """
 

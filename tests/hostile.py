@@ -74,7 +74,7 @@ def number(path):
 KINDS = {
     grow: "tokenizer.json could make a text 6.25e\\+08 times as long; the limit is 64",
     add_tokens: "tokenizer.json has 100000 added tokens; at most 16384 are served",
-    add_layers: "config.json: num_hidden_layers is 16777216, and must be a whole number from 1",
+    add_layers: "config.json: num_hidden_layers is 16777216, but must be a whole number from 1",
     nest: "tokenizer_config.json can't be read: it is nested too deeply",
     link_out: "chat_template.jinja is a link out of the model directory",
     backtrack: "reading its tokenizer.json fails: .* retry-limit-in-match over",

@@ -87,7 +87,7 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
         cause = "it is built without CUDA: docs/deployment.md says how to install another"
     raise ModelError(
         f"there is a GPU, {found[0].name}, that torch {torch.__version__} can't use: {cause}."
-        " `device` = `cpu` does without it"
+        " `device` = `cpu` works without it"
     )
 
 

@@ -63,7 +63,7 @@ def regex(pattern: str) -> Constraint:
 def choice(texts: Sequence[str]) -> Constraint:
     """One of `texts`. Raises InvalidJob."""
     if not texts or "" in texts:
-        raise InvalidJob("there must be choices, none of them empty", "constraint")
+        raise InvalidJob("there must be at least one choice, and none may be empty", "constraint")
     # In capitals, it is one regular expression: thousands of texts cost one state a step.
     alternatives = " | ".join(map(literal, dict.fromkeys(texts)))
     return _lark(f"start: CHOICE\nCHOICE: {alternatives}")

@@ -211,13 +211,13 @@ class _Reader:
             if len(digits) == _DIGITS[escape] and re.fullmatch(r"[0-9a-fA-F]+", digits):
                 point = int(digits, 16)
                 if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
-                    raise self._error(f"\\{escape}{digits} is no character")
+                    raise self._error(f"\\{escape}{digits} is not a character")
                 self._at += 2 + len(digits)
                 return chr(point)
         elif escape in _ESCAPES:
             self._at += 2
             return _ESCAPES[escape]
-        raise self._error(f"\\{escape} is no escape")
+        raise self._error(f"\\{escape} is not an escape")
 
     def _named(self, name: str, at: int) -> _Rule:
         return self._rules.setdefault(name, _Rule(len(self._rules), at))
@@ -225,7 +225,7 @@ class _Reader:
     def _name(self) -> str:
         match = _NAME.match(self._text, self._at)
         if match is None:
-            raise self._error("a rule's name must be here")
+            raise self._error("a rule's name is missing here")
         self._at = match.end()
         return match[0]
 

@@ -41,7 +41,7 @@ LIMITS = LLParserLimits(
 
 
 # Panics of the compiler, which catches most of them itself.
-PANICS = panics_as(InvalidJob, "the constraint can't be honoured: it is too large", "constraint")
+PANICS = panics_as(InvalidJob, "the constraint can't be enforced: it is too large", "constraint")
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class Grammars:
         check_matcher(compiled)
         if warnings := compiled.get_grammar_warnings():
             message = " ".join(warnings)
-            raise InvalidJob(f"the constraint can't be honoured: {message}", "constraint")
+            raise InvalidJob(f"the constraint can't be enforced: {message}", "constraint")
         self._try_steps(compiled.deep_copy())
         return compiled
 
@@ -160,7 +160,7 @@ class Grammars:
         allowed = matcher.compute_logit_bias()
         check_matcher(matcher)
         if not any(allowed):
-            raise InvalidJob("no text is allowed by it", "constraint")
+            raise InvalidJob("it allows no text", "constraint")
         first = next(i for i, is_allowed in enumerate(allowed) if is_allowed)
         if first not in self.tokenizer.eos_tokens:
             matcher.consume_token(first)
@@ -175,7 +175,7 @@ def _size(seconds: float) -> int:
 # llguidance's messages about its own settings and states, by a part of each, reworded for a
 # grammar's author.
 _SAID = {
-    "NoExtension": "no text is allowed by it",
+    "NoExtension": "it allows no text",
     "panic: ": "it is too large",  # and a place in the compiler
     "(limit for this grammar": "it is too large",
     "fuel exhausted": "it is too large",
@@ -191,4 +191,4 @@ def check_matcher(matcher: LLMatcher) -> None:
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
         message = next((said for part, said in _SAID.items() if part in message), message)
-        raise InvalidJob(f"the constraint can't be honoured: {message[:1000]}", "constraint")
+        raise InvalidJob(f"the constraint can't be enforced: {message[:1000]}", "constraint")

@@ -74,7 +74,7 @@ def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]
             try:
                 schema, start = json.JSONDecoder().raw_decode(text, start)
             except (ValueError, RecursionError):
-                raise InvalidJob("what follows a %json is no JSON", "constraint") from None
+                raise InvalidJob("what follows a %json is not JSON", "constraint") from None
             piece = f"@schema_{len(schemas)}"
             schemas[piece[1:]] = schema
         elif match["regex"]:
@@ -82,6 +82,6 @@ def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]
         elif match.lastgroup is None:
             line = text.count("\n", 0, match.start()) + 1
             what = "string" if piece[0] == '"' else "regular expression"
-            raise InvalidJob(f"the {what} of line {line} has no end", "constraint")
+            raise InvalidJob(f"the {what} in line {line} has no end", "constraint")
         code.append((piece, False))
     return [*code, (text[start:], True)], patterns, schemas

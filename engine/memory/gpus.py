@@ -92,7 +92,7 @@ def check_gpus(config: ModelConfig) -> None:
     for gpu in config.gpus:
         if gpu >= number:
             raise ModelError(
-                f"gpus has {gpu}, but this process sees {number}, numbered from 0", "gpus"
+                f"gpus names {gpu}, but this process sees {number}, numbered from 0", "gpus"
             )
 
 

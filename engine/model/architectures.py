@@ -98,7 +98,7 @@ def architecture_of(model_config: dict[str, Any]) -> str:
     """Raises ModelError unless config.json names exactly one architecture."""
     named = model_config["architectures"]
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
-        raise ModelError(f"config.json: architectures must name one, and is {named!r}")
+        raise ModelError(f"config.json: architectures must name one, but is {named!r}")
     name: str = named[0]
     return name
 

@@ -98,24 +98,24 @@ def check_exl3(model_config: dict[str, Any]) -> None:
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
-            f"{name} keeps a state for each text, which is not served by ExLlamaV3 yet. Served are"
+            f"{name} keeps a state for each text, which is not yet supported. Supported are"
             f" {', '.join(PLAIN)}"
         )
     if name not in PLAIN:
-        why = "is not served by ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
-        raise ModelError(f"the architecture {name} {why}. Served are {', '.join(PLAIN)}")
+        why = "is not served with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
+        raise ModelError(f"the architecture {name} {why}. Supported are {', '.join(PLAIN)}")
     quantization = model_config.get("quantization_config") or {}
     for entry in ("bits", "head_bits"):
         bits = quantization.get(entry)
         if isinstance(bits, int | float) and not 1 <= bits <= MOST_BITS:
             raise ModelError(
-                f"config.json: {entry} of EXL3 weights is {bits}, and must be 1 to {MOST_BITS}"
+                f"config.json: {entry} of EXL3 weights is {bits}, but must be 1 to {MOST_BITS}"
             )
     told = re.match(r"\d+(?:\.\d+)*", str(quantization.get("version", "")))
     if told and tuple(map(int, told[0].split("."))) > VERSION:
         raise ModelError(
             f"the weights were written by exllamav3 {told[0]}, which is newer than"
-            f" {'.'.join(map(str, VERSION))}, the version here: take weights of an older one"
+            f" {'.'.join(map(str, VERSION))}, the version here: use weights from an older one"
         )
 
 
@@ -127,7 +127,7 @@ def check_exl3_tensors(root: Path, names: Iterable[str]) -> None:
     for matrix in sorted({n.rpartition(".")[0] for n in there if n.rpartition(".")[2] in every}):
         for new, old in parts:
             if not there & {f"{matrix}.{new}", f"{matrix}.{old}"}:
-                raise ModelError(f"the files in {root} lack {matrix}.{new}: is one missing?")
+                raise ModelError(f"the files in {root} lack {matrix}.{new}: is a file missing?")
 
 
 def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
     for mode in config.cache_mode:
         if mode not in CACHE_BITS:
             raise ModelError(
-                f"cache_mode {mode} is for EXL3 models; this one has {', '.join(CACHE_BITS)}",
+                f"cache_mode {mode} is for EXL3 models; for this one, use {', '.join(CACHE_BITS)}",
                 "cache_mode",
             )
 
@@ -148,5 +148,5 @@ def check_exl3_settings(config: ModelConfig) -> None:
     for field in fields(config):
         if field.name in REFUSED and getattr(config, field.name) not in (field.default, (), False):
             raise ModelError(
-                f"{field.name} is not for a model of ExLlamaV3: {REFUSED[field.name]}", field.name
+                f"{field.name} doesn't work with ExLlamaV3: {REFUSED[field.name]}", field.name
             )

@@ -54,7 +54,7 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
         own_bits = None if any(root.glob("*.safetensors")) else bits
         draft_config, sizes = _read(config, config.draft_model, own_bits)
         if is_exl3(draft_config):
-            raise ModelError(f"draft_model {root} needs ExLlamaV3: take another", "draft_model")
+            raise ModelError(f"draft_model {root} needs ExLlamaV3: use another", "draft_model")
         footprints.insert(0, _footprint(root, draft_config, sizes, found))
     return footprints, found
 

@@ -81,5 +81,5 @@ def check_tensors(names: Iterable[str]) -> None:
             raise ModelError(f"the weights are quantized ({name}): {UNQUANTIZED}")
         if name.endswith(".bias"):
             raise ModelError(
-                f"the model has biases ({name}): the CPU backend can't serve it, a CUDA device can"
+                f"the model has biases ({name}): use a CUDA device, not the CPU backend"
             )

@@ -198,12 +198,12 @@ def _check_numbers(path: Path, config: dict[str, Any]) -> None:
             if not isinstance(value, int | float):
                 continue
             if name in MEASURES and not 0 < value < math.inf:
-                raise ModelError(f"{path}: {name} is {value}, and must be above 0")
+                raise ModelError(f"{path}: {name} is {value}, but must be above 0")
             most = MOST_LAYERS if name in LAYERS else MOST
             is_count = 1 <= value <= most and value == int(value) and value is not True
             if name in COUNTS and not is_count:
                 raise ModelError(
-                    f"{path}: {name} is {value}, and must be a whole number from 1 to {most}"
+                    f"{path}: {name} is {value}, but must be a whole number from 1 to {most}"
                 )
 
 
@@ -221,7 +221,7 @@ def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]
     for one in ids:
         if type(one) is not int:
             raise ModelError(
-                f"{path}: eos_token_id is {value!r}, and must be a token's id, or several"
+                f"{path}: eos_token_id is {value!r}, but must be one token id or several"
             )
         if size is not None and not 0 <= one < size:
             raise ModelError(

@@ -46,14 +46,14 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
         )
     if not named and "type" in settings and "rope_type" in settings:
         raise ModelError(
-            "config.json has both type and rope_type in rope_scaling, at which ExLlamaV2 stops:"
+            "config.json has both type and rope_type in rope_scaling, on which ExLlamaV2 fails:"
             " remove one of them"
         )
     kind = settings.get("rope_type") or settings.get("type") or "default"
     kind = "longrope" if kind == "su" else kind
     if kind not in REQUIRED:
         raise ModelError(
-            f"the rotary embedding of config.json is {kind}, which ExLlamaV2 would leave out;"
+            f"the rotary embedding of config.json is {kind}, which ExLlamaV2 would ignore;"
             f" there are {', '.join(REQUIRED)}"
         )
     partial = text.get("partial_rotary_factor", 1.0)

@@ -150,7 +150,9 @@ class Tokenizer:
         except UnicodeDecodeError:
             raise InvalidJob("the prompt ends with a part of a character", "healing") from None
         if not text or len(prompt) == 1:
-            raise InvalidJob("the prompt ends with a special token, or is one token", "healing")
+            raise InvalidJob(
+                "the prompt ends with a special token, or has only one token", "healing"
+            )
         return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
 
     def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:

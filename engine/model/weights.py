@@ -65,7 +65,7 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
     if method is None and not quantization and isinstance(model_config.get("quantization"), dict):
         raise _refusal(root, "MLX's format")  # MLX's place of groups and bits
     if method not in (None, "exl2", "exl3", "gptq"):
-        raise _refusal(root, FORMATS.get(method, f"{method}, by config.json"))
+        raise _refusal(root, FORMATS.get(method, f"{method}, according to config.json"))
     if method == "gptq" and quantization.get("bits") != 4:
         raise _refusal(root, f"GPTQ of {quantization.get('bits')} bits, read as 4")
     if str(quantization.get("checkpoint_format", "")).startswith("marlin"):

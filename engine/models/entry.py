@@ -149,8 +149,8 @@ class Entry:
         """Raises NotOurs for a shared engine."""
         if at := self.instance.served.config.at:
             raise NotOurs(
-                f"model {self.name} is in engines that servers share, at {', '.join(at)}: end"
-                " those, and start them again"
+                f"model {self.name} runs in engines that servers share, at {', '.join(at)}:"
+                " restart those"
             )
 
 

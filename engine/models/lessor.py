@@ -55,7 +55,7 @@ class Lessor:
             if number >= most:
                 raise Full(
                     f"the queue is full: {number} requests wait for model {entry.name} to load,"
-                    f" of {most}",
+                    f" and the limit is {most}",
                     RETRY,
                 )
             entry.num_waiting += 1
@@ -80,7 +80,9 @@ class Lessor:
         """Begin a load. Raises Refused if a request may not load the model."""
         if entry.instance.served.load == "manual":
             why = f": {entry.error}" if entry.error is not None else ""
-            raise Unloaded(f"model {entry.name} is not loaded{why}; its operator loads it", RETRY)
+            raise Unloaded(
+                f"model {entry.name} is not loaded{why}; only its operator can load it", RETRY
+            )
         wait = self._life.wait_of(entry)
         if wait > 0:
             raise Dead(f"model {entry.name}: {entry.error}", wait)

@@ -122,7 +122,7 @@ class Lifecycle:
         """A load or a swap waits for the end of an unload."""
         before = entry.load
         if before is not None and (is_unload or not before.is_unload):
-            raise LoadUnderWay(f"model {entry.name} is being loaded, unloaded or swapped already")
+            raise LoadUnderWay(f"model {entry.name} is already being loaded, unloaded or swapped")
         load = entry.load = Load(entry.name, is_waited_for, is_load, is_unload)
         threading.Thread(
             target=self._run,

@@ -65,7 +65,7 @@ class Room:
         idle, busy, num_loaded = self._others(instance)
         excess = max(num_loaded + 1 - self._max_loaded, 0) if self._max_loaded else 0
         if excess > len(idle) + len(busy):
-            raise NoRoom(f"{num_loaded} models stay loaded, of max_loaded = {self._max_loaded}")
+            raise NoRoom(f"{num_loaded} models stay loaded, and max_loaded is {self._max_loaded}")
         free = self._look.free(needed.keys())
         names = residency.victims(needed, free, idle, excess)
         if names is None:

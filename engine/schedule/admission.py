@@ -138,8 +138,8 @@ def _check_constraint(job: Job) -> None:
     ):
         if is_given:
             raise InvalidJob(
-                "the completion ends where its constraint is complete: there can't be a"
-                " constraint and this",
+                "the completion ends where its constraint is complete, so this can't be combined"
+                " with a constraint",
                 name,
             )
 
@@ -157,7 +157,7 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
             "negative_prompt",
         )
     if job.prompt_logprobs is not None:
-        raise InvalidJob("a prompt can't be scored together with a negative one", "negative_prompt")
+        raise InvalidJob("a prompt can't be scored with a negative prompt", "negative_prompt")
 
 
 def refusal(

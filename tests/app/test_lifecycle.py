@@ -274,7 +274,7 @@ def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(make, monkeypatch)
         response = client.post(f"/admin/models/{name}", json={"gpus": [0, 2]})
         error = response.json["error"]
         assert (response.status_code, error["param"]) == (400, "gpus")
-        assert error["message"] == "gpus has 2, but this process sees 2, numbered from 0"
+        assert error["message"] == "gpus names 2, but this process sees 2, numbered from 0"
     assert client.models.names == ["first", "second"] and text_of(client) == "first-64"
 
 

@@ -209,7 +209,7 @@ def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing
         ({"quant_method": "fbgemm_fp8"}, "in FP8"),
         ({"quant_method": "modelopt"}, "ModelOpt's"),
         ({"quant_method": "mxfp4"}, "in MXFP4"),
-        ({"quant_method": "new"}, "new, by config.json"),
+        ({"quant_method": "new"}, "new, according to config.json"),
         ({"quant_method": "gptq", "bits": 8}, "GPTQ of 8 bits"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "Marlin"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin_24"}, "Marlin"),

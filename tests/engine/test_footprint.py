@@ -151,7 +151,7 @@ def test_a_file_that_is_missing_is_told_by_its_layers(directory):
     ("changes", "says"),
     [
         ({"hidden_size": None}, "config.json has no hidden_size or d_model or n_embd"),
-        ({"vocab_size": "many"}, "vocab_size is 'many', and must be a whole number"),
+        ({"vocab_size": "many"}, "vocab_size is 'many', but must be a whole number"),
     ],
 )
 def test_a_number_that_is_missing_is_named(directory, changes, says):

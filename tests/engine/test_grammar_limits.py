@@ -60,9 +60,9 @@ def test_so_much_is_taken_and_no_more(make, most, more, refusal):
     [
         (constraints.regex, "", "the regular expression is empty"),
         (constraints.choice, [], "there must be choices"),
-        (constraints.choice, ["a", ""], "none of them empty"),
-        (constraints.grammar, START + "b: %json nothing", "what follows a %json is no JSON"),
-        (constraints.grammar, START + "b: %json " + "[" * 9999, "what follows a %json is no JSON"),
+        (constraints.choice, ["a", ""], "none may be empty"),
+        (constraints.grammar, START + "b: %json nothing", "what follows a %json is not JSON"),
+        (constraints.grammar, START + "b: %json " + "[" * 9999, "what follows a %json is not JSON"),
         (constraints.grammar, START + 'b: "x\nc: "y"', "the string of line 2 has no end"),
         (constraints.grammar, START + "\nb: /x", "the regular expression of line 3 has no end"),
         (constraints.grammar, START + "b: /x/ & /\\d+/ # <|im_end|>\nc: <x>", "special tokens"),

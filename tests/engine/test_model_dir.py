@@ -71,7 +71,7 @@ def test_a_config_that_cannot_be_read_is_named(directory, content):
 )
 def test_a_count_that_no_model_has_is_refused_by_its_name(directory, name, value):
     edit(directory / "config.json", **{name: value})
-    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, and must be a"):
+    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, but must be a"):
         ModelDir.read(str(directory))
 
 
@@ -79,7 +79,7 @@ def test_a_count_that_no_model_has_is_refused_by_its_name(directory, name, value
 @pytest.mark.parametrize("name", ["rms_norm_eps", "rope_theta"])
 def test_a_measure_that_no_model_has_is_refused_by_its_name(directory, name, value):
     edit(directory / "config.json", **{name: value})
-    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, and must be"):
+    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, but must be"):
         ModelDir.read(str(directory))
 
 

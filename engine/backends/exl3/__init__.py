@@ -79,7 +79,7 @@ def check_installed() -> None:
         )
     built, torch = re.search(r"torch([\d.]+)", version), importlib.metadata.version("torch")
     if built and not f"{torch.partition('+')[0]}.".startswith(f"{built[1]}."):
-        raise ModelError(f"exllamav3 {version} is not for torch {torch}: {_cure()}")
+        raise ModelError(f"exllamav3 {version} does not fit torch {torch}: {_cure()}")
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         raise ModelError(f"EXL3 needs Triton, which comes with torch for CUDA: {INSTALL}")
 

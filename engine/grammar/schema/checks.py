@@ -111,8 +111,8 @@ def _check_multiples(schemas: Sequence[Json]) -> None:
         multiple = math.lcm(multiple, int("".join(map(str, digits[:20]))) or 1)
         if multiple > MAX_MULTIPLE:
             raise InvalidJob(
-                f"the schema's multipleOf have more than {MAX_MULTIPLE} as their common multiple,"
-                " without zeros at its end",
+                "the common multiple of the schema's multipleOf, without trailing zeros, is above"
+                f" {MAX_MULTIPLE}",
                 "constraint",
             )
 

@@ -93,7 +93,7 @@ class Living:
         """
         if self.others and self.least > 1:
             # A name that the schema lacks may come twice, and counts once.
-            said = "minProperties may exceed the required properties by one at most"
+            said = "minProperties may exceed the required properties by at most one"
             raise refusal(self.where, f"{said}, unless additionalProperties is false")
         if not self.values:
             return [f"{name}: {self._of_others()}"]

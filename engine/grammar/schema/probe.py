@@ -17,7 +17,7 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-PANICS = panics_as(InvalidJob, "the constraint can't be honoured: it is too large", "constraint")
+PANICS = panics_as(InvalidJob, "the constraint can't be enforced: it is too large", "constraint")
 
 # Without white space of its own, such a part shares the lexer of the rules around it. Otherwise the
 # lexer would have to choose between the two where both could go on.

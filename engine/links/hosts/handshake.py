@@ -53,7 +53,7 @@ def meet_engine(
         _send(connection, hello, lambda data: _hmac(key, _HELLO, nonces, data))
         proof, data = _receive_introduction(connection, until)
         if not hmac.compare_digest(proof, _hmac(key, _WELCOME, nonces, data)):
-            raise OtherKey("the engine has another key")
+            raise OtherKey("the engine has a different key")
         welcome = from_json(Welcome, data)
     return welcome, _seals(key, nonces, _FROM_SERVER, _FROM_ENGINE)
 
@@ -75,7 +75,7 @@ def meet_server(
                 break
         else:
             _send(connection, Welcome(0), lambda _: bytes(_PROOF))  # it proves nothing
-            raise Stranger("the server has another key")
+            raise Stranger("the server has a different key")
         hello = from_json(Hello, data)
         welcome = answer(hello)
         _send(connection, welcome, lambda data: _hmac(key, _WELCOME, nonces, data))
@@ -100,7 +100,7 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
         raise Stranger("the other end is not Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
-            f"it speaks protocol {protocol}, and this one {PROTOCOL}: server and engine need"
+            f"it speaks protocol {protocol}, but this one {PROTOCOL}: server and engine need"
             " versions of Switchyard with the same protocol"
         )
     return own, other

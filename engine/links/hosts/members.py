@@ -105,7 +105,7 @@ class Members:
             if is_source(at):
                 raise ValueError(f"{where}: {at!r} must be the address of an engine")
             if at in found:
-                raise ValueError(f"{where}: {at} is there twice")
+                raise ValueError(f"{where}: {at} is listed twice")
             try:
                 self._check(at)
             except ModelError as fault:

@@ -35,8 +35,8 @@ def check_peer(connection: socket.socket, key: bytes) -> None:
     if uid not in (own, ROOT):
         whose = "an unknown user" if uid is None else f"user {uid}"
         raise Stranger(
-            f"a process of {whose} is at the other end, and this one is of user {own}: between"
-            " different users set engine_key_file"
+            f"the process at the other end belongs to {whose}, and this one to user {own}: set"
+            " engine_key_file to connect them"
         )
 
 

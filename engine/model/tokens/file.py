@@ -49,5 +49,5 @@ def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> No
     if beyond:
         raise ModelError(
             f"{model_dir.path / 'tokenizer.json'} has token {beyond[0]}, but vocab_size of"
-            f" config.json is {size}: the files are of different models"
+            f" config.json is {size}: the files belong to different models"
         )

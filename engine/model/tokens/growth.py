@@ -77,6 +77,6 @@ def _longest(table: str) -> int:
     try:
         data = base64.b64decode(table or "")
     except binascii.Error:
-        raise ModelError("has a table of characters that is no base64") from None
+        raise ModelError("has a table of characters that is not base64") from None
     texts = data[4 + int.from_bytes(data[:4], "little") :]
     return max(1, *map(len, texts.split(b"\0")))

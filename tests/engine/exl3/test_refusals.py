@@ -71,16 +71,16 @@ def quantized(**changes):
     ("changes", "says"),
     [
         ({"architectures": ["Qwen3NextForCausalLM"]}, "keeps a state for each text"),
-        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not served by ExLlamaV3"),
+        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not served with ExLlamaV3"),
         ({"architectures": ["NewForCausalLM"]}, "is unknown to ExLlamaV3"),
-        (quantized(bits=9), "bits of EXL3 weights is 9, and must be 1 to 8"),
+        (quantized(bits=9), "bits of EXL3 weights is 9, but must be 1 to 8"),
         (quantized(version="1.7.0"), "exllamav3 1.7.0, which is newer than 1.6.5"),
         (quantized(version="2"), "exllamav3 2, which is newer than 1.6.5"),
         ({"without": [f"{MATRIX}.suh"]}, f"lack {MATRIX}.suh"),
         ({"without": [f"{MATRIX}.svh"]}, f"lack {MATRIX}.svh"),
         ({"without": [f"{MATRIX}.trellis"]}, f"lack {MATRIX}.trellis"),
         ({**FLOAT, "architectures": ["GptOssForCausalLM"]}, "keeps a state for each text"),
-        ({**FLOAT, "architectures": ["DeepseekV3ForCausalLM"]}, "is not served by ExLlamaV3"),
+        ({**FLOAT, "architectures": ["DeepseekV3ForCausalLM"]}, "is not served with ExLlamaV3"),
         ({"architectures": ["LlamaForCausalLM"] * 2}, "architectures must name one"),
         ({"architectures": "LlamaForCausalLM"}, "architectures must name one"),
     ],
@@ -105,7 +105,7 @@ def test_a_model_that_is_not_served(make, changes, says):
 )
 def test_a_setting_that_is_not_honoured(make, setting):
     [name] = setting
-    with pytest.raises(ModelError, match=f"{name} is not for a model of ExLlamaV3") as refused:
+    with pytest.raises(ModelError, match=f"{name} doesn't work with ExLlamaV3") as refused:
         check_loadable(replace(make(), **setting))
     assert refused.value.param == name
 
@@ -119,7 +119,7 @@ def test_bits_of_the_cache_are_for_exl3_alone(make):
 def test_estimate_refuses_such_a_setting_too(make):
     done = CliRunner().invoke(main, ["estimate", make().path, "--tensor-parallel"])
     assert done.exit_code == CANNOT_LOAD
-    assert "switchyard: tensor_parallel is not for a model of ExLlamaV3" in done.output
+    assert "switchyard: tensor_parallel doesn't work with ExLlamaV3" in done.output
 
 
 def test_no_exl3_model_guesses_for_another(make):
@@ -234,7 +234,7 @@ def test_what_is_not_compiled_is_not_compiled_while_clients_wait(installed, file
     ("version", "says"),
     [
         ("1.6.4", "EXL3 needs exllamav3 1.6.5, not 1.6.4"),
-        ("1.6.5+cu132.torch2.11.0", r"1.6.5\+cu132.torch2.11.0 is not for torch 2.8.0\+cu128"),
+        ("1.6.5+cu132.torch2.11.0", r"1.6.5\+cu132.torch2.11.0 does not fit torch 2.8.0\+cu128"),
         ("1.6.5", r"can't be loaded \(.*too short\)"),
         ("1.6.5+cu128.torch2.8.0", r"can't be loaded \(.*too short\)"),
     ],

@@ -73,7 +73,7 @@ def test_a_server_says_what_an_engine_of_another_version_speaks():
     here, there = socket.socketpair()
     with here, there:
         there.sendall(hello_of(handshake.PROTOCOL + 1))
-        with pytest.raises(Stranger, match="protocol 6, and this one 5: server and engine"):
+        with pytest.raises(Stranger, match="protocol 6, but this one 5: server and engine"):
             meet_as_server(here, KEY)
 
 
@@ -108,7 +108,7 @@ def test_an_engine_refuses_a_server_with_another_key_and_proves_nothing_to_it():
     here, there = socket.socketpair()
     with here, there:
         there.sendall(hello_of(handshake.PROTOCOL) + introduced(b"{}", bytes(64), b"x" * 32))
-        with pytest.raises(Stranger, match="the server has another key"):
+        with pytest.raises(Stranger, match="the server has a different key"):
             meet_as_engine(here, KEY)
         assert there.recv(4096)[44 + 2 :].startswith(bytes(32) + b"{")
 
@@ -130,8 +130,8 @@ def test_another_service_is_no_switchyard():
         (b"[]", "not a JSON object"),
         (b"{}", "incomplete"),
         (b'{"pid": 1}', "incomplete"),
-        (b'{"pid": true, "fingerprint": "fp_1"}', "another type of pid"),
-        (b'{"pid": 1, "fingerprint": {}}', "another type of fingerprint"),
+        (b'{"pid": true, "fingerprint": "fp_1"}', "a wrong type of pid"),
+        (b'{"pid": 1, "fingerprint": {}}', "a wrong type of fingerprint"),
         (b" " * 4097, "has 4097 bytes"),
     ],
     ids=lambda value: str(value)[:20],

@@ -52,7 +52,7 @@ def test_a_server_tells_why_the_engine_has_ended(house):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"key": b"x" * 32}, "the engine has another key"),
+        ({"key": b"x" * 32}, "the engine has a different key"),
         ({"fingerprint": "fp_2"}, "fingerprint fp_1, and this server one of fp_2"),
     ],
 )

@@ -84,7 +84,7 @@ def public():
 
 
 def says(key):
-    return "another key|not Switchyard" if key else f"a process of user {USER} is at the other end"
+    return "a different key|not Switchyard" if key else f"other end belongs to user {USER}"
 
 
 @pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "a key"])
@@ -132,7 +132,7 @@ def test_an_engine_meets_the_server_of_another_user_by_the_key(house, other, pub
     assert shared.connect().wait_until_loaded(20) and host.is_loaded
     os.chmod(public, 0o666)
     assert other("server", public, KEY.hex()).line().startswith("[Loaded(")
-    assert other("server", public, (b"x" * 32).hex()).line() == "the engine has another key"
+    assert other("server", public, (b"x" * 32).hex()).line() == "the engine has a different key"
 
 
 def test_a_user_in_an_engines_place_is_waited_out(house, other, public, tmp_path, caplog):

@@ -48,7 +48,7 @@ def test_a_file_names_an_engine_a_line(source):
         ("10.0.0.5:7000 10.0.0.6:7000", "must be"),
         ("unix:e.sock", "must have an absolute path"),
         ("file:/another", "must be the address of an engine"),
-        ("10.0.0.1:7000", "10.0.0.1:7000 is there twice"),
+        ("10.0.0.1:7000", "10.0.0.1:7000 is listed twice"),
     ],
 )
 def test_a_wrong_line_refuses_the_whole_reading(source, line, says, caplog):

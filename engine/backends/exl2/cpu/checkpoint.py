@@ -38,7 +38,7 @@ class Checkpoint:
             )
         if tensor.shape != shape:
             raise ModelError(
-                f"{name} is {tuple(tensor.shape)}, by config.json it should be {shape}"
+                f"{name} is {tuple(tensor.shape)}, but by config.json it should be {shape}"
             )
         # Always a copy: float32 would be a view of the file.
         return tensor.to(torch.float32, copy=True)

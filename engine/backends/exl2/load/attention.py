@@ -25,9 +25,9 @@ def check_windows(config: ExLlamaV2Config) -> None:
     shortest = min(windows, default=config.max_seq_len)
     if config.max_seq_len > shortest:
         raise ModelError(
-            f"max_seq_len {config.max_seq_len}: layers of the model see {shortest} tokens only,"
-            " for which ExLlamaV2 needs flash-attn, and no tensor_parallel: set max_seq_len to"
-            f" {shortest} or less",
+            f"max_seq_len {config.max_seq_len}: some layers see only {shortest} tokens, which"
+            " ExLlamaV2 supports only with flash-attn and without tensor_parallel: set max_seq_len"
+            f" to {shortest} or less",
             "max_seq_len",
         )
 

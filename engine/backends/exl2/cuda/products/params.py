@@ -17,8 +17,8 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 class Tiling(NamedTuple):
     """How a product is computed: the macros of multiply.cu, and `blocks`, the number of blocks on
-    each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that each
-    gets the same number of tiles.
+    each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
+    tiles are divided evenly.
     """
 
     TT: int
