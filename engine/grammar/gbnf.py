@@ -154,10 +154,10 @@ class _Reader:
             return ""
         match = _COUNT.match(self._text, self._at)
         if match is None:
-            raise self._error("a number of times must be {n}, {n,} or {n,m}")
+            raise self._error("the number of repetitions must be {n}, {n,} or {n,m}")
         least, comma, most = int(match[1]), match[2], match[3]
         if most is not None and int(most) < least:
-            raise self._error("the larger number of times must come last")
+            raise self._error("the larger number of repetitions must come last")
         self._at = match.end()
         if not comma:
             return f"{{{least},{least}}}"

@@ -113,8 +113,8 @@ def check_host(config: ModelConfig, taken: int = 0) -> None:
     raise NoRoom(
         f"no room for the model: {need.weights / GIB:.1f} GiB of weights in float32,"
         f" {need.token * tokens / GIB:.1f} GiB of cache ({tokens} tokens) and"
-        f" {need.beside / GIB:.1f} GiB beside; {left / GIB:.1f} GiB of the host's memory are free. "
-        + (f"What would fit: cache_tokens {most}" if most > 0 else "No cache would fit"),
+        f" {need.beside / GIB:.1f} GiB for the rest; {left / GIB:.1f} GiB of the host's memory are"
+        " free. " + (f"What would fit: cache_tokens {most}" if most > 0 else "No cache would fit"),
         "cache_tokens",
     )
 

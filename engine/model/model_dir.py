@@ -78,7 +78,7 @@ class ModelDir:
         for name in ("config.json", "tokenizer.json"):
             if not (root / name).is_file():
                 raise ModelError(
-                    f"model directory {path} has no {name}: copy it from the original's files"
+                    f"model directory {path} has no {name}: copy it from the original model"
                 )
         if not any(root.glob("*.safetensors")):
             raise ModelError(f"model directory {path} has no .safetensors file")
@@ -170,11 +170,11 @@ def read_config(path: str) -> dict[str, Any]:
     if not file.is_file():
         check_files(root)
         raise ModelError(
-            f"model directory {path} has no config.json: copy it from the original's files"
+            f"model directory {path} has no config.json: copy it from the original model"
         )
     config = read_json(file)
     if not config.get("architectures"):
-        raise ModelError(f"{file} names no architecture: copy it from the original's files")
+        raise ModelError(f"{file} names no architecture: copy it from the original model")
     check_format(root, config)
     if is_exl3(config):
         check_exl3(config)

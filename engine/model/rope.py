@@ -41,7 +41,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     settings = dict(found)
     if any(isinstance(value, dict) for value in settings.values()):
         raise ModelError(
-            "config.json has a rotary embedding for each kind of layers in rope_parameters, where"
+            "config.json has a rotary embedding for each kind of layer in rope_parameters, where"
             " ExLlamaV2 doesn't look: write rope_theta and rope_scaling, as transformers 4 does"
         )
     if not named and "type" in settings and "rope_type" in settings:
@@ -54,13 +54,13 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     if kind not in REQUIRED:
         raise ModelError(
             f"the rotary embedding of config.json is {kind}, which ExLlamaV2 would ignore;"
-            f" there are {', '.join(REQUIRED)}"
+            f" it knows {', '.join(REQUIRED)}"
         )
     partial = text.get("partial_rotary_factor", 1.0)
     if settings.get("partial_rotary_factor", partial) != partial:
         raise ModelError(
             "config.json has a partial_rotary_factor only in its rope_parameters, where ExLlamaV2"
-            " doesn't look: write it beside them"
+            " doesn't look: write it next to them"
         )
     for name in ("original_max_position_embeddings", "max_position_embeddings"):
         if text.get(name) is not None:  # takes precedence over a value inside
@@ -70,6 +70,6 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
         raise ModelError(f"config.json: a {kind} rotary embedding needs {' and '.join(missing)}")
     original = "original_max_position_embeddings"
     if kind == "longrope" and not named and original not in model_config:
-        raise ModelError(f"config.json has {original} only in rope_scaling: write it beside that")
+        raise ModelError(f"config.json has {original} only in rope_scaling: write it next to that")
     theta = named.get("rope_theta")
     return Rope(kind, bool(named), None if theta is None else float(theta), settings)

@@ -107,7 +107,7 @@ def _count(text: dict[str, Any], *names: str, or_: int | None = None) -> int:
         if value is None:
             continue
         if not isinstance(value, int | float) or value != int(value) or value < 1:
-            raise ModelError(f"config.json: {name} is {value!r}, and must be a whole number")
+            raise ModelError(f"config.json: {name} is {value!r}, but must be a whole number")
         return int(value)
     if or_ is None:
         raise ModelError(f"config.json has no {' or '.join(names)}")

@@ -63,7 +63,7 @@ def _read(file: Path) -> dict[str, int]:
     header.pop("__metadata__", None)
     whole = 8 + length + max((one["data_offsets"][1] for one in header.values()), default=0)
     if (there := file.stat().st_size) < whole:
-        raise ValueError(f"it is cut off, {there} of {whole} bytes")
+        raise ValueError(f"it is cut off after {there} of {whole} bytes")
     return {name: _size(one["dtype"], *one["data_offsets"]) for name, one in header.items()}
 
 

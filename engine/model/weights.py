@@ -40,8 +40,7 @@ def check_files(root: Path) -> None:
         raise _no_directory(root)
     if not (root / "config.json").exists() and (inside := _models_in(root)):
         raise ModelError(
-            f"{root} is not a model, but contains {len(inside)} inside: give one of them, such as"
-            f" {inside[0]}"
+            f"{root} is not a model, but a folder of models: give one, such as {inside[0]}"
         )
     files = sorted(root.glob("*.safetensors"))
     for pattern, name in OTHER_FILES.items():

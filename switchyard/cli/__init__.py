@@ -12,7 +12,11 @@ from switchyard.settings import CONFIG, FILE
 
 # For each command: its module, its name there, and its help in one sentence.
 COMMANDS = {
-    "serve": ("cli.serve", "serve", "Serve the model in MODEL_DIR, or the demo, under gunicorn."),
+    "serve": (
+        "cli.serve",
+        "serve",
+        "Serve the model in MODEL_DIR, or the demo model, under gunicorn.",
+    ),
     "engine": ("cli.serve", "shared_engine", "Run the engine of a model for several servers."),
     "cluster": ("cluster.commands", "cluster", "Run engines on several machines, with Ray."),
     "check": (
@@ -23,7 +27,7 @@ COMMANDS = {
     "doctor": (
         "cli.doctor",
         "doctor",
-        "Show what this machine has for a server, and what it lacks.",
+        "Show what a server needs, and whether this machine has it.",
     ),
     "estimate": (
         "cli.estimate",

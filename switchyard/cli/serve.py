@@ -20,7 +20,7 @@ TUNABLES = "glibc.malloc.tcache_count=0"
 @click.command()
 @with_settings
 def serve(**given: Any) -> None:
-    """Serve the model in MODEL_DIR, or else the demo model, under gunicorn."""
+    """Serve the model in MODEL_DIR, or the demo model, under gunicorn."""
     try:
         read(**given).served()
     except (SettingsError, engine.ModelError) as error:

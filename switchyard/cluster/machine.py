@@ -39,8 +39,8 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
             f" {', '.join(here)}"
         )
     raise SettingsError(
-        f"cluster.network: {cluster.network} has {', '.join(inside)} of this machine: choose with"
-        " --address"
+        f"cluster.network: {cluster.network} has {', '.join(inside)} of this machine: choose one"
+        " with --address"
     )
 
 

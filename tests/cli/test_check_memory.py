@@ -141,7 +141,7 @@ def test_check_names_a_gpu_that_is_not_there(check):
     status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
     assert status == 0 and "✓ memory" in output
     status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
-    assert status == 1 and "✗ model: demo-exl2: gpus has 1, but this process sees 1" in output
+    assert status == 1 and "✗ model: demo-exl2: gpus names 1, but this process sees 1" in output
 
 
 @pytest.mark.parametrize(

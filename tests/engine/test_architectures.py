@@ -162,7 +162,7 @@ def test_what_is_computed_is_let_through(read, name, changes):
         ),
         (
             {"rope_parameters": {"full_attention": {"rope_theta": 1.0}, "sliding_attention": {}}},
-            "for each kind of layers",
+            "for each kind of layer",
         ),
         (
             {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},

@@ -137,7 +137,9 @@ def test_a_download_that_was_cut_off_is_told_with_its_size(directory):
     file = directory / "model.safetensors"
     whole = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(engine.ModelError, match=f"it is cut off, {whole - 100} of {whole} bytes"):
+    with pytest.raises(
+        engine.ModelError, match=f"it is cut off after {whole - 100} of {whole} bytes"
+    ):
         read_sizes(directory)
 
 

@@ -150,8 +150,8 @@ def test_gpus_that_are_there_are_taken(there, model_path):
     ("device", "found", "wrong", "says"),
     [
         ("cuda", (4,), (0, 4), "gpus names 4, but this process sees 4, numbered from 0"),
-        ("auto", (4, 1, "2"), (1,), "gpus has 1, but this process sees 1"),
-        ("cuda", (4, 0, ""), (0,), "gpus has 0, but this process sees 0"),
+        ("auto", (4, 1, "2"), (1,), "gpus names 1, but this process sees 1"),
+        ("cuda", (4, 0, ""), (0,), "gpus names 0, but this process sees 0"),
         ("cuda", (0, 0, "0,1"), (2,), "gpus names 2, but this process sees 2"),
         ("auto", (0,), (0,), "gpus needs GPUs, but NVML finds none"),
     ],

@@ -33,7 +33,7 @@ def test_help_comes_before_anything_is_installed(checkout):
         ("model.gguf", "GGUF, llama.cpp's format"),
         (
             "models",
-            "models is not a model, but contains 1 inside: give one of them, such as models/demo",
+            "models is not a model, but a folder of models: give one, such as models/demo",
         ),
         ("requirements.txt", "give the directory that has all of a model's files"),
     ],
@@ -69,7 +69,7 @@ def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft
     weights = model / "output.safetensors"
     size = weights.stat().st_size
     weights.write_bytes(weights.read_bytes()[:-100])
-    says.append(f"it is cut off, {size - 100} of {size} bytes; download it again")
+    says.append(f"it is cut off after {size - 100} of {size} bytes; download it again")
     done.append(run_script(checkout, **more))
     for each, said in zip(done, says, strict=True):
         assert each.returncode == 3 and said in each.stderr

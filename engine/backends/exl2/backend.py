@@ -237,7 +237,7 @@ class Exl2Backend:
             took.append(1000 * (time.monotonic() - begin))
         if gap is not None and min(took) > gap:
             raise ModelError(
-                f"max_gap_ms is {gap:g}, and {least} tokens of a prompt take {min(took):.1f} ms",
+                f"max_gap_ms is {gap:g}, but {least} tokens of a prompt take {min(took):.1f} ms",
                 "max_gap_ms",
             )
 

@@ -37,7 +37,7 @@ class Exl3Model:
         vocabulary.
         """
         if loras or indexed_embeddings:
-            raise ModelError("an EXL3 model is served without LoRAs and images")
+            raise ModelError("EXL3 models support neither LoRAs nor images")
         if int(input_ids.max()) >= self.config.vocab_size:
             raise IndexError(f"a token id is beyond {self.config.vocab_size} embeddings")
         input_ids = input_ids.clamp(min=0)  # as in exllamav2, a negative id counts as token 0

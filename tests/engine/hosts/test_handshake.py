@@ -85,7 +85,7 @@ def test_a_server_takes_no_engine_that_echoes_its_own_proof():
             there.sendall(there.recv(44))
             there.sendall(there.recv(4096))
 
-        with beside(echo), pytest.raises(Stranger, match="another key"):
+        with beside(echo), pytest.raises(Stranger, match="a different key"):
             meet_as_server(here, KEY)
 
 

@@ -33,7 +33,7 @@ def test_both_keys_of_a_file_are_accepted_in_each_step_of_a_change(house, tmp_pa
         if abs(i - k) < 2:
             assert look(shared.at, key(), FINGERPRINT).pid == os.getpid()
         else:
-            with pytest.raises(Stranger, match="another key"):
+            with pytest.raises(Stranger, match="a different key"):
                 look(shared.at, key(), FINGERPRINT)
 
 

@@ -41,7 +41,7 @@ def test_strangers_are_refused_and_others_go_on(house, tmp_path, monkeypatch, at
         elif says == "protocol":
             stranger.sendall(hello_of(handshake.PROTOCOL + 1))
         elif says == "key":
-            with pytest.raises(Stranger, match="another key"):
+            with pytest.raises(Stranger, match="a different key"):
                 meet_engine(stranger, b"x" * 32, Hello(1, FINGERPRINT))
         elif says == "fingerprint":
             welcome, _ = meet_engine(stranger, KEY, Hello(1, "another"))

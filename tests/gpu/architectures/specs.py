@@ -386,7 +386,7 @@ def _gemmas():
             GEMMA3_REFERENCE,
             prefixed,
             GEMMA3_FILES,
-            refusal="for each kind of layers",
+            refusal="for each kind of layer",
             has_twin=False,
         ),
     )
