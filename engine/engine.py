@@ -79,7 +79,7 @@ class Engine:
 
     @property
     def grammars(self) -> Grammars:
-        """The model's grammars, which are created on first use. During that, other threads wait for
+        """The model's grammars, which are created on first use. Meanwhile, other threads wait for
         the GIL for up to 0.5 s.
         """
         with self._making:

@@ -1,4 +1,4 @@
-"""The request thread's end of its jobs."""
+"""A request thread's access to its jobs."""
 
 import queue
 from collections.abc import Callable, Iterable, Sequence

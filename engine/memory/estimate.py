@@ -210,8 +210,8 @@ class Memory:
         where = ", and one must hold all of an EXL3 model" if is_whole else ""
         return (
             f"no room for the model: {weights / GIB:.1f} GiB of weights, {cache / GIB:.1f} GiB of"
-            f" cache ({mode}, {tokens} tokens) and {beside / GIB:.1f} GiB for the rest; {free} GiB of"
-            f" the GPUs are free{where}, less a gpu_reserve of {self._config.gpu_reserve}. "
+            f" cache ({mode}, {tokens} tokens) and {beside / GIB:.1f} GiB for the rest; {free} GiB"
+            f" of the GPUs are free{where}, less a gpu_reserve of {self._config.gpu_reserve}. "
             + (f"What would fit: {', or '.join(would)}" if would else "No cache would fit")
         )
 

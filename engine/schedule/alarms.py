@@ -69,8 +69,8 @@ class Alarms:
         return alarm
 
     def rest(self) -> None:
-        """If no alarm is left, wait until the thread has ended, which otherwise happens a little
-        later. An alarm must not call this.
+        """If no alarm is left, wait until the thread has ended. It ends soon even without this
+        call. An alarm must not call this.
         """
         with self._changed:
             thread = self._thread

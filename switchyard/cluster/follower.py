@@ -62,7 +62,7 @@ class Alarm:
 
 
 def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
-    """Until the process ends."""
+    """Run until the process ends."""
     fault = ""
     while True:
         alarm.sign()

@@ -107,7 +107,7 @@ def cause_of(apply: str, version: str) -> str:
 
 
 def explain(text: str) -> str:
-    """What an error of Ray's means to an operator, in one line; empty if it is unknown."""
+    """What one of Ray's errors means for an operator, in one line; empty for an unknown error."""
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
         return "the head has another key: compare engine_key_file"
     if "Version mismatch" in text:

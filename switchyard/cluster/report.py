@@ -1,4 +1,4 @@
-"""What `switchyard cluster status` shows."""
+"""The information that `switchyard cluster status` shows."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from switchyard.cluster.wanted import Wanted
 
 
 def report(cluster: Cluster, wanted: Sequence[Wanted]) -> dict[str, Any]:
-    """Machines, and each model with its engines, in the form of the JSON output."""
+    """The machines, and each model with its engines, in the form of the JSON output."""
     by_name = {one.name: one for one in wanted}
     models = {}
     for name, state in cluster.states().items():

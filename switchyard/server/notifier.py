@@ -69,7 +69,7 @@ class Pulse:
         self._hangs_since: dict[str, float] = {}  # start of a hang, by model
 
     def run(self) -> NoReturn:
-        """On a separate thread."""
+        """Runs on a separate thread."""
         while True:
             self.beat()
             time.sleep(self._notifier.period)

@@ -34,8 +34,8 @@ FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't clo
 
 
 class Fake:
-    """Replaces the models of one application, until `close` or the end of `with`. If there are
-    several, the most recent one that isn't closed is in effect.
+    """Replaces the models of one application, until `close`, or until the `with` block ends. If
+    there are several, the most recent one that isn't closed is in effect.
     """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:

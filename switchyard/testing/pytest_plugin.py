@@ -8,7 +8,9 @@ import pytest
 
 @pytest.fixture
 def fake_switchyard() -> Iterator[Any]:
-    """`fake_switchyard(app, answers)` is `switchyard.testing.fake` until the test's end."""
+    """`fake_switchyard(app, answers)` works like `switchyard.testing.fake`, and ends with the
+    test.
+    """
     from switchyard.testing import faking  # only on use: it imports Flask
 
     with faking() as fake:

@@ -1,7 +1,8 @@
 """EXL3 models: exllamav3 computes them, and exllamav2's generator schedules the work, as for EXL2.
 
-`install()` must be called first, as for the CPU. The generator is written in Python. It needs four
-small functions of exllamav2's compiled extension, which an installation for EXL3 may lack.
+`install()` must be called first, as for the CPU backend. The generator is written in Python. It
+needs four small functions of exllamav2's compiled extension, which an installation for EXL3 may
+lack.
 """
 
 import importlib

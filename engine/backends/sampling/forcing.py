@@ -49,7 +49,7 @@ class TextWatch:
         self.has_come = not text
 
     def add(self, piece: bytes) -> None:
-        """Add the bytes of one more token."""
+        """Add the bytes of the next token."""
         seen = self._tail + piece
         self.has_come = self.has_come or self._text in seen
         self._tail = seen[len(seen) - min(len(self._text) - 1, len(seen)) :] if self._text else b""

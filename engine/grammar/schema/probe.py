@@ -58,7 +58,7 @@ def matching(part: str, texts: Iterable[str]) -> list[str]:
 
 
 def disjoint(patterns: Iterable[str]) -> str | None:
-    """None if no text matches two of these patterns; otherwise llguidance's remark. Raises
+    """None if no text matches two of these patterns; otherwise llguidance's message. Raises
     InvalidJob.
     """
     schema = {"type": "object", "patternProperties": {pattern: {} for pattern in patterns}}
