@@ -103,7 +103,7 @@ class Lifecycle:
         return entry.retry_at - self.clock() if entry.error is not None else 0.0
 
     def note_loss(self, entry: Entry) -> None:
-        """Called when the engine has stopped although nobody ended it. Idempotent."""
+        """Called when the engine has stopped without a command. Idempotent."""
         if not entry.was_lost:
             entry.was_lost = True
             self._fail(entry, entry.instance.engine.error)

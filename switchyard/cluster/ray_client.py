@@ -102,7 +102,7 @@ def _connect(settings: Settings) -> Any:
 
 
 def cause_of(apply: str, version: str) -> str:
-    """The cause for which engines are started: an `apply`, and the version of their settings."""
+    """The reason for starting engines: an `apply`, and the version of the engines' settings."""
     return f"{apply} {version}"
 
 

@@ -41,7 +41,7 @@ def is_empty(part: str, terminals: str = "") -> bool:
 
 
 def matching(part: str, texts: Iterable[str]) -> list[str]:
-    """Returns those of `texts`, spelled as JSON, that the part of a rule admits. Raises
+    """Returns the members of `texts`, spelled as JSON, that the part of a rule admits. Raises
     InvalidJob.
     """
     matcher = _matcher(part, "")

@@ -119,8 +119,8 @@ class PagedJob(PromptJob):
         self.is_active = self.is_moved = True
 
     def reach(self, num_tokens: int, pool: Pool) -> bool:
-        """Take pages for `num_tokens` tokens, beginning with the most recent. Returns whether there
-        were enough pages.
+        """Take pages for `num_tokens` tokens, beginning with the most recent token. Returns whether
+        there were enough pages.
         """
         return all(
             self.reach_to(self.position(i) + num_tokens, pool, i)

@@ -98,8 +98,8 @@ class PagingGenerator(PromptGenerator):
             self._moves.append(JobMoved(job.identifier, False))
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
-        """Returns those of `jobs` that have pages for `num_tokens` tokens, beginning with the most
-        recent. Parks other jobs to make room. No draw may be under way.
+        """Returns the members of `jobs` that have pages for `num_tokens` tokens, beginning with the
+        most recent token. Parks other jobs to make room. No draw may be under way.
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
