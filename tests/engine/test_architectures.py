@@ -153,7 +153,7 @@ def test_what_is_computed_is_let_through(read, name, changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_scaling": {"type": "proportional"}}, "is proportional.*there are default"),
+        ({"rope_scaling": {"type": "proportional"}}, "is proportional.*it knows default"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn .* needs original_max_position"),
         ({"rope_scaling": {"type": "linear"}}, "linear rotary embedding needs factor"),
         (
@@ -273,7 +273,7 @@ def test_models_in_a_directory_are_found_beside_each_other_and_one_level_below(
     """As collections have them, and a hub's cache: by owner and name."""
     for name in ("one", "owner/two"):
         shutil.copytree(model_path, tmp_path / name)
-    with pytest.raises(engine.ModelError, match=f"contains 2 inside.* such as {tmp_path}/one"):
+    with pytest.raises(engine.ModelError, match=f"a folder of models.* such as {tmp_path}/one"):
         ModelDir.read(str(tmp_path))
 
 

@@ -24,7 +24,7 @@ def test_a_broken_file_is_named_in_one_line(model_path, tmp_path):
     [
         ("config.json", {"vocab_size": 2000}, r"tokenizer\.json has token 2000, but vocab_size"),
         ("config.json", {"eos_token_id": [2, 4096]}, r"/config\.json: eos_token_id has 4096, but"),
-        ("config.json", {"eos_token_id": "</s>"}, r"/config\.json: eos_token_id is '</s>', and"),
+        ("config.json", {"eos_token_id": "</s>"}, r"/config\.json: eos_token_id is '</s>', but"),
         (
             "generation_config.json",
             {"eos_token_id": -1},

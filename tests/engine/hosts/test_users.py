@@ -159,4 +159,4 @@ def test_a_user_that_a_namespace_does_not_know_is_not_its_own(house, start, publ
     shared = house(at=f"unix:{public}")
     shared.open(ScriptedBackend())
     os.chmod(public, 0o666)
-    assert "a process of an unknown user" in start(before, "", "server", public, "").line()
+    assert "other end belongs to an unknown user" in start(before, "", "server", public, "").line()
