@@ -84,7 +84,11 @@ def public():
 
 
 def says(key):
-    return "a different key|not Switchyard" if key else f"other end belongs to user {USER}"
+    return (
+        "a different key|not Switchyard"
+        if key
+        else f"the process at the other end belongs to user {USER}"
+    )
 
 
 @pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "a key"])
