@@ -104,8 +104,8 @@ def ray_start(
 
 
 def forget_last_start(cluster: ClusterSettings) -> None:
-    """Removes a file that names the previous head, and because of which Ray would refuse a new
-    head.
+    """Removes a file that names the previous head, because Ray would refuse a new head with this
+    file.
     """
     path = f"{cluster.state_dir}/ray/ray_current_cluster"
     if os.path.exists(path):

@@ -85,7 +85,7 @@ def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
     [
         ("config.json", {"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ("config.json", {"quantization_config": {"quant_method": "exl2"}}, "quantized"),
-        ("config.json", {"hidden_size": 512}, "by config.json it should be (4096, 512)"),
+        ("config.json", {"hidden_size": 512}, "config.json requires (4096, 512)"),
         ("config.json", {"max_position_embeddings": 128}, "a context of 128 tokens is less than"),
         ("tokenizer.json", {}, "tokenizer.json"),
         ("model.safetensors", None, "model.safetensors can't be read"),

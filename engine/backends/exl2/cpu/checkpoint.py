@@ -37,9 +37,7 @@ class Checkpoint:
                 f"{name} is {tensor.dtype}, but the CPU backend reads only 16-bit and 32-bit floats"
             )
         if tensor.shape != shape:
-            raise ModelError(
-                f"{name} is {tuple(tensor.shape)}, but by config.json it should be {shape}"
-            )
+            raise ModelError(f"{name} is {tuple(tensor.shape)}, and config.json requires {shape}")
         # Always a copy: float32 would be a view of the file.
         return tensor.to(torch.float32, copy=True)
 

@@ -29,8 +29,8 @@ def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T
 @functools.cache
 def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     """The stream and the lock that all captures on a GPU share, because torch keeps 32 MiB forever
-    for each stream that multiplies matrices. This is not exllamav2's stream, on which other models
-    may run.
+    for each stream that multiplies matrices. This is not exllamav2's stream, because other models
+    may run on that.
     """
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 

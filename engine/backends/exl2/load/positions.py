@@ -21,10 +21,10 @@ def frequencies(
     rope: Rope, theta: float, dim: int, max_seq_len: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, float]:
     """Returns the radians from one position to the next for each pair of a head's `dim` numbers,
-    (dim / 2,), and the factor for sines and cosines. A linear scale, which divides positions, is in
-    neither. `max_seq_len`: the served length. If this exceeds the original context, longrope uses
-    its long factors, even for short texts, because rotated keys stay in the cache. Raises
-    ModelError.
+    (dim / 2,), and the factor for sines and cosines. Neither the radians nor the factor include a
+    linear scale, which divides positions. `max_seq_len`: the served length. If this exceeds the
+    original context, longrope uses its long factors, even for short texts, because rotated keys
+    stay in the cache. Raises ModelError.
     """
     lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # positions to a radian
     match rope.kind:
