@@ -96,7 +96,7 @@ class Standing:
         return config.max_jobs_of(sum(one.status != "leaving" for one in self.replicas))
 
     def follow(self, past: "Past", other: "Standing") -> None:
-        """Continue the counts of another engine with this name, which is ending and joins
+        """Continue the counts of another engine with this name. That engine is ending and joins
         `past`.
         """
         past.add(other)

@@ -82,7 +82,7 @@ class Bills:
             return self._debt(client, self._clock())
 
     def add(self, client: str, seconds: float, excess: float) -> None:
-        """`excess`: the change of the excess; below 0 for a job whose average has fallen."""
+        """`excess`: the change in the excess; below 0 for a job whose average has fallen."""
         with self._lock:
             self.seconds += seconds
             if not excess:

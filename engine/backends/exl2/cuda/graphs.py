@@ -36,8 +36,8 @@ def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
 
 
 def seconds(graph: torch.cuda.CUDAGraph, prepare: Callable[[], object]) -> float:
-    """Returns the seconds that a replay takes: the minimum of NUM_TIMES runs, each of which begins
-    with `prepare`.
+    """Returns the seconds that a replay takes: the minimum of NUM_TIMES runs. Each run begins with
+    `prepare`.
     """
     times: list[float] = []
     for _ in range(NUM_TIMES):
