@@ -175,7 +175,7 @@ class PipeLink:
             return None
         if messages is None:
             seconds = f"{self._config.hang_exit:.0f} s"
-            return [[Stopped(DeviceLost(f"the engine's process is silent, since {seconds}"))]]
+            return [[Stopped(DeviceLost(f"the engine's process has been silent for {seconds}"))]]
         return messages
 
     def _hear(self, here: Wire) -> list[FromChild] | None:
@@ -187,7 +187,7 @@ class PipeLink:
             silence += interval
             if silence >= silence_timeout and not is_told:
                 is_told = True
-                reason = f"the engine's process is silent, since {silence_timeout:.0f} s"
+                reason = f"the engine's process has been silent for {silence_timeout:.0f} s"
                 self._deliver([Hanging(reason)])
             if silence >= hang_exit:
                 return None

@@ -17,7 +17,7 @@ from switchyard.engine.model.tensors import read_sizes
 
 QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
 HIDDEN = "NVIDIA's library NVML reports none; if there is one, set device to cuda"
-UNQUANTIZED = "only a CUDA device can serve them, the CPU backend needs the unquantized model"
+UNQUANTIZED = "only a CUDA device can serve them; the CPU backend needs the unquantized model"
 
 
 def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:

@@ -9,7 +9,7 @@ from typing import Any
 from switchyard.engine.errors import ModelError
 
 READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors"
-INSTEAD = "take the model in one of these formats, or quantize the original"
+INSTEAD = "use the model in one of these formats, or quantize the original"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 

@@ -177,9 +177,9 @@ def refusal(
         return _unavailable(state, stands.error, config.name)
     num_tokens, limit = backlog.num_tokens, config.max_pending_tokens
     if backlog.num_jobs + num_jobs > max_jobs:
-        message = f"the queue is full: {backlog.num_jobs} jobs are active or wait, of {max_jobs}"
+        message = f"the queue is full: {backlog.num_jobs} of {max_jobs} jobs are active or waiting"
     elif num_tokens and num_tokens + prompt_tokens > limit:
-        message = f"the queue is full: {num_tokens} prompt tokens wait, of {limit}"
+        message = f"the queue is full: {num_tokens} of {limit} prompt tokens are waiting"
     else:
         return None
     retry_after = rate.seconds(backlog.num_waiting + num_jobs, now)

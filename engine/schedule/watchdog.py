@@ -15,7 +15,7 @@ def interval_of(hang_timeout: float) -> float:
 
 
 def stuck(seconds: float) -> str:
-    return f"a step of the generator does not return, since {seconds:.0f} s"
+    return f"a step of the generator does not return: {seconds:.0f} s so far"
 
 
 class Watchdog:

@@ -61,4 +61,4 @@ def test_a_full_server_refuses_a_long_input_untokenized(full, monkeypatch, url, 
     monkeypatch.setattr(tokenizer, "encode", None)
     monkeypatch.setattr(tokenizer, "encode_template", None)
     error = error_of(full.post(url, json=body), 429)
-    assert error["message"] == "the queue is full: 10 prompt tokens wait, of 40"
+    assert error["message"] == "the queue is full: 10 of 40 prompt tokens are waiting"

@@ -12,7 +12,7 @@ import pytest
 from switchyard import engine
 from tests.conftest import ROOT
 
-READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors: take the model in one"
+READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors: use the model in one"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
 
 # Of each: what is changed in a copy of a good model, and what is said.

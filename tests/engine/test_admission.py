@@ -15,7 +15,7 @@ def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=1)
     streams = [model.submit([job("a", 1)]), model.submit([job("b", 1)])]
-    with pytest.raises(engine.Full, match="the queue is full: 2 jobs are active or wait, of 2"):
+    with pytest.raises(engine.Full, match="the queue is full: 2 of 2 jobs are active or waiting"):
         model.submit([job("c", 1)])
     with pytest.raises(engine.Full):
         model.check_room(1)
@@ -33,7 +33,7 @@ def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engi
     gate.step()
     gate.wait_until_held()
     streams.append(model.submit([job("b", 1, prompt=(1,) * 6)]))
-    with pytest.raises(engine.Full, match="the queue is full: 6 prompt tokens wait, of 10"):
+    with pytest.raises(engine.Full, match="the queue is full: 6 of 10 prompt tokens are waiting"):
         model.check_room(1, 5)
     with pytest.raises(engine.Full):
         model.submit([job("c", 1, prompt=(1,) * 2), job("d", 1, prompt=(1,) * 3)])
@@ -252,7 +252,7 @@ def test_a_delivery_ends_while_many_threads_are_refused(make_engine):
 
     def ask(i):
         for way in (lambda: model.check_room(1), lambda: model.submit([job(f"job{i}")])):
-            with pytest.raises(engine.Full, match="1 jobs are active or wait, of 1"):
+            with pytest.raises(engine.Full, match="1 of 1 jobs are active or waiting"):
                 way()
         refused.append(i)
 

@@ -218,7 +218,7 @@ def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing
 )
 def test_a_format_of_others_is_refused_with_what_to_do(read, quantization, message):
     with pytest.raises(
-        engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served.*take the model"
+        engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served.*use the model"
     ):
         read(quantization_config=quantization)
 

@@ -63,7 +63,7 @@ def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft
     if draft:
         more["SWITCHYARD_DRAFT_MODEL"] = draft
     says = [
-        "only a CUDA device can serve them, the CPU backend needs the unquantized model. NVIDIA's"
+        "only a CUDA device can serve them; the CPU backend needs the unquantized model. NVIDIA's"
     ]
     done = [run_script(checkout, **more)]
     weights = model / "output.safetensors"

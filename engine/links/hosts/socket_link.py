@@ -141,7 +141,7 @@ class SocketLink:
         except Exception:
             logger.exception("what the engine at %s sends can't be read", self.at)
             return self._end(None)
-        return f"the engine at {self.at} is silent, since {self._config.silence_timeout:.0f} s"
+        return f"the engine at {self.at} has been silent for {self._config.silence_timeout:.0f} s"
 
     def _end(self, error: EngineError | None) -> str:
         """Returns why the engine has ended. Raises ModelError if it was never loaded."""

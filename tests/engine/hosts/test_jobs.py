@@ -81,7 +81,7 @@ def test_all_front_ends_together_have_the_limit_of_one(house):
     held += [bob.submit([job(f"bob-{i}")]) for i in range(2)]
     assert len(bob.jobs(20)) == 3  # the host has come by them
     [end] = take_all(ann.submit([job("one more")]))
-    assert type(end.error) is Full and "3 jobs are active or wait, of 3" in str(end.error)
+    assert type(end.error) is Full and "3 of 3 jobs are active or waiting" in str(end.error)
     assert end.error.retry_after >= 1
     for stream in held:
         stream.close()

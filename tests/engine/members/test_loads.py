@@ -121,7 +121,7 @@ def test_a_job_that_a_full_engine_refuses_goes_to_another(is_cancelled):
     assert first.jobs == ["a"]
     if is_cancelled:
         house.link.send(Cancel("a"))
-    first.tell(Failed("a", Full("12 jobs are active or wait, of 12")))
+    first.tell(Failed("a", Full("12 of 12 jobs are active or waiting")))
     if is_cancelled:
         assert house.told(Finished) == [Finished("a", "cancelled", 3, 0, 0)]
         assert second.jobs == []

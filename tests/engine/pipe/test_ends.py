@@ -142,10 +142,10 @@ def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
     stream = model.submit([job("a", 1001)])
     stream.take(20)
     model.submit([seeded(seed, "b")])
-    assert "is silent, since 1 s" in str(take_all(stream)[-1].error)
+    assert "has been silent for 1 s" in str(take_all(stream)[-1].error)
     with model._changed:
         assert model._changed.wait_for(lambda: model.state == "loading", 20)
-    assert "is silent, since 2 s" in str(model.error)
+    assert "has been silent for 2 s" in str(model.error)
     assert_serves(model)
     assert_gone(child)
 
