@@ -4,6 +4,7 @@ import functools
 import json
 import random
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -151,6 +152,14 @@ def test_several_tokens_come_in_one_step(guessing):
     assert last.accepted_tokens <= last.new_tokens <= last.accepted_tokens + len(steps)
     told = [events[-1] for events in run(guessing, *text_jobs()).values()]
     assert sum(each.accepted_tokens for each in told) < sum(each.draft_tokens for each in told)
+
+
+def test_steps_are_timed(guessing, monkeypatch):
+    took = []
+    monkeypatch.setattr(Guesses, "note", lambda self, num_jobs, number, t: took.append(t))
+    begin = time.perf_counter()
+    run(guessing, *text_jobs())
+    assert 0 < min(took) <= sum(took) <= time.perf_counter() - begin
 
 
 def test_guesses_that_were_wrong_are_told_at_a_cancel(model_path):

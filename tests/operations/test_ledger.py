@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from switchyard.app.ledger import rows
 from switchyard.app.ledger import writer as writing
 from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.ledger.rows import Ended, Refusal
@@ -287,6 +288,32 @@ def test_beyond_a_full_queue_entries_are_dropped_and_counted(ledger, path, monke
     full.room.set()
     ledger.close()
     assert [row[2] for row in read(path, DAYS)] == [5]
+
+
+def test_a_reader_sees_what_came_while_earlier_entries_were_written(ledger, path, monkeypatch):
+    begun, turns, found = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def write(*batch):
+        begun.release()
+        assert turns.acquire(timeout=20)
+        rows.write(*batch)
+
+    monkeypatch.setattr(writing, "write", write)
+    refuse(ledger)
+    assert begun.acquire(timeout=20)
+    refuse(ledger)
+    writer = ledger._writer
+    reader = threading.Thread(target=lambda: (writer.flush(20), found.extend(read(path, DAYS))))
+    reader.start()
+    while not writer._is_awaited:
+        reader.join(0.01)
+    turns.release()
+    assert begun.acquire(timeout=20)  # the first entry is written, the second is not
+    reader.join(0.05)
+    assert found == []
+    turns.release()
+    reader.join(20)
+    assert [row[2] for row in found] == [2]
 
 
 def test_what_can_not_be_written_at_the_end_is_counted(ledger):

@@ -102,6 +102,9 @@ def test_the_tags_are_a_setting(make_client, settings, text):
         assert (message["reasoning_content"], message["content"]) == ("Hm.", "So.")
     else:
         assert message["content"] == "".join(THOUGHTS)
+        begun = [*HELLO["messages"], {"role": "assistant", "content": "Hm."}]
+        more = {"messages": begun, "continue_final_message": True, "add_generation_prompt": False}
+        assert client.post(URL, json=HELLO | more).status_code == 200
 
 
 @pytest.mark.parameter("enable_thinking")
