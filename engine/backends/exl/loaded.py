@@ -82,6 +82,15 @@ class LoadedModel:
                 self.cache.max_seq_len,
             )
 
+    def warn_of_no_copies(self, asked: float | str) -> None:
+        """`asked`: the setting `unpacked_weights`."""
+        if not isinstance(asked, str) and not self.kept.num_bytes:
+            logger.warning(
+                "unpacked_weights is %g, but there are no float16 copies: this model can't have"
+                " them, or there is no room",
+                asked,
+            )
+
     def shed(self) -> bool:
         """Release memory that only makes passes faster. Returns whether any was released; if so,
         the generator must be made again.

@@ -100,6 +100,7 @@ class Exl2Backend:
         progress.tell(GENERATOR)
         self._prove()
         self._check_gap()
+        loaded.warn_of_no_copies(self._config.unpacked_weights)
         self._masks = MaskThreads(self._config.name, self._config.max_batch_size)
         return ModelInfo(
             max_seq_len=library_config.max_seq_len,

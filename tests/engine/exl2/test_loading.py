@@ -37,7 +37,7 @@ def test_a_gap_that_the_least_part_of_a_prompt_exceeds_ends_the_load(model_path,
     ticks = itertools.count(step=0.01)
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
     monkeypatch.setattr("switchyard.engine.backends.exl2.backend.time", clock)
-    message = r"max_gap_ms is 9, and 16 tokens of a prompt take 10\.0 ms"
+    message = r"max_gap_ms is 9, but 16 tokens of a prompt take 10\.0 ms"
     with pytest.raises(engine.ModelError, match=message):
         exl2_backend(model_path, max_gap_ms=9.0).open()
     backend = exl2_backend(model_path, max_gap_ms=11.0)
@@ -53,13 +53,20 @@ def test_weights_that_are_damaged_are_named(model_path, tmp_path, content):
         exl2_backend(str(path)).open()
 
 
-def test_a_context_that_the_cache_cannot_hold_is_told(model_path, caplog):
-    backend = exl2_backend(model_path, cache_tokens=1024)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cache_tokens": 1024}, ["context of 2048 tokens", "cache of 1024"]),
+        ({"unpacked_weights": 4.0}, ["unpacked_weights is 4", "no float16 copies"]),
+    ],
+)
+def test_what_cannot_be_as_set_is_told(model_path, caplog, settings, words):
+    backend = exl2_backend(model_path, **settings)
     backend.open()
     backend.close()
     [record] = caplog.records
     assert record.levelname == "WARNING"
-    assert "context of 2048 tokens" in record.getMessage() and "1024" in record.getMessage()
+    assert all(word in record.getMessage() for word in words)
 
 
 def test_a_context_that_the_cache_just_holds_is_not_warned_of(caplog):
