@@ -18,7 +18,9 @@ MAX_SHOWN = 200  # characters of a path
 
 
 def _checked(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`. Raises ValueError, with the path, for a type that JSON Schema doesn't have."""
+    """`schema`. Raises ValueError, with the path, for a type that JSON Schema doesn't have, and for
+    `properties` and the like that are no object.
+    """
     schemas: list[tuple[str, dict[str, Any]]] = [("", schema)]
     while schemas:
         path, inner = schemas.pop()
@@ -27,6 +29,9 @@ def _checked(schema: dict[str, Any]) -> dict[str, Any]:
             if kind not in _TYPES:
                 some = " or ".join(map(json.dumps, _TYPES))
                 raise ValueError(f"{(path + 'type')[-MAX_SHOWN:]} must be {some}")
+        for key in _NAMED:
+            if not isinstance(inner.get(key), dict | None):
+                raise ValueError(f"{(path + key)[-MAX_SHOWN:]} must be an object")
         schemas += ((f"{path}{key}."[-MAX_SHOWN:], one) for key, one in _inside(inner))
     return schema
 

@@ -53,6 +53,15 @@ def test_commands_know_it_as_a_switchyard(server, model_path):
     assert status == 0 and "ready" in told, told
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_container_knows_that_it_is_ready(server, is_there):
+    port = server.port if is_there else 1
+    command = [sys.executable, "deploy/container/healthy.py"]
+    environment = {**os.environ, "SWITCHYARD_BIND": f"127.0.0.1:{port}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) == is_there, done.stderr
+
+
 @pytest.fixture
 def connection(server):
     context = ssl.create_default_context()

@@ -20,12 +20,15 @@ STRINGS = {"type": ["string", "null"], "enum": ["invalid"], "default": {"type": 
         ({"items": {"anyOf": [STRINGS, WRONG]}}, "items.anyOf.1.type"),
         ({"items": [WRONG]}, "items.0.type"),
         ({"$defs": {"a": {"additionalProperties": WRONG}}}, "$defs.a.additionalProperties.type"),
+        ({"properties": 5}, "properties"),
+        ({"items": {"$defs": []}}, "items.$defs"),
         ({"properties": {"type": STRINGS, "x": {"type": None}}, "items": True}, None),
+        ({"properties": None}, None),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("url", [URL, "/v1/messages", "/v1/responses"])
-def test_a_type_that_json_schema_lacks_is_refused_with_its_path(make_client, url, schema, path):
+def test_what_json_schema_lacks_is_refused_with_its_path(make_client, url, schema, path):
     """Without `strict` too, though the schema is then for the model alone."""
     function = {"name": "f", "parameters": schema}
     body, place = {**HELLO, "tools": [{"type": "function", "function": function}]}, "function."
