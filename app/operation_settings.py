@@ -20,7 +20,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         [],
         description="Networks of proxies whose `X-Forwarded-For` is trusted, such as"
         ' `["10.0.0.0/8"]`; `unix` for a proxy on a Unix socket. The client is the rightmost'
-        " address in it that is not a trusted proxy's.",
+        " address in the header that is not a trusted proxy's.",
     )
 
     access_log: str = Field(
@@ -44,14 +44,14 @@ class OperationSettings(pydantic_settings.BaseSettings):
         100,
         ge=1,
         le=4096,
-        description="Maximum number of pages that get the server's state each second, without a"
+        description="Maximum number of pages that get the server's state every second, without a"
         " request thread. Further pages ask every five seconds.",
     )
 
     ledger: str = Field(
         "",
-        description="SQLite file for the usage of each API key, on a local disk. `GET /v1/usage`"
-        " and budgets of keys need it. Empty: none.",
+        description="SQLite file, on a local disk, that records the usage of each API key."
+        " `GET /v1/usage` and budgets of keys need it. Empty: none.",
     )
     ledger_days: int = Field(
         400,

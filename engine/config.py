@@ -94,8 +94,8 @@ class ModelConfig:
     )
     replicas: int = _option(
         1,
-        "Engines that serve the model together, each a process with its own copy of the weights, on"
-        " an equal part of the GPUs.",
+        "Number of engines that serve the model together. Each is a process with its own copy of"
+        " the weights, on an equal part of the GPUs.",
     )
     backend: Library = _option(  # noqa: RUF009
         "auto",
@@ -108,12 +108,12 @@ class ModelConfig:
     )
     rope_scale: float | None = _option(
         None,
-        "Divides the positions of tokens, for a longer context of models that were"
-        " trained with it. GPUs only. Default: the model's.",
+        "Divisor of token positions, which gives models that were trained with it a longer context."
+        " GPUs only. Default: the model's.",
     )
     rope_alpha: float | None = _option(
         None,
-        "NTK scaling of the rotary embedding, for a longer context without training."
+        "NTK scaling factor of the rotary embedding, for a longer context without training."
         " GPUs only. Default: none.",
     )
     cache_tokens: int | Literal["auto"] = _option(
@@ -158,7 +158,7 @@ class ModelConfig:
         " `model`. Default: none.",
     )
     ngram_draft: bool = _option(
-        False, "Guess tokens from n-grams of prompt and text, without a draft model."
+        False, "Guess tokens from n-grams of the prompt and the new text, without a draft model."
     )
     num_draft_tokens: int = _option(
         4, "Tokens that a draft model or n-grams guess in one step: 1 to 7."
@@ -169,24 +169,24 @@ class ModelConfig:
     )
     max_pending_tokens: int = _option(
         131072,
-        "Maximum number of prompt tokens of all waiting jobs; a job beyond this is refused with"
-        " 429, unless no other job waits.",
+        "Maximum number of prompt tokens of all waiting jobs together; a job beyond this is refused"
+        " with 429, unless no other job waits.",
     )
     max_priority: int = _option(
         0,
-        "Highest `priority` that a request may ask for; the default of requests is 0."
-        " Any client may ask for it.",
+        "Highest `priority` that a request may ask for; any client may ask for it. A request's"
+        " default is 0.",
     )
     fair_wait_factor: float = _option(
         4.0,
         "Limits how long shorter jobs of a client may overtake a waiting one: this many times its"
-        " fair wait, which is the client's waiting work when it arrives. 1: first come, first"
+        " fair wait, which is the client's waiting work when the job arrives. 1: first come, first"
         " served. All waiting jobs of lower priority together get 1 / (this + 1) of the work.",
     )
     silence_timeout: float = _option(
         5.0,
-        "Seconds without a sign of life after which an engine's process gets no jobs: jobs whose"
-        " text has begun end with an error, and the others continue elsewhere.",
+        "Seconds without a sign of life after which an engine's process gets no more jobs. Jobs"
+        " whose text has begun end with an error, and the others continue elsewhere.",
     )
     hang_timeout: float = _option(
         60.0,
@@ -199,7 +199,7 @@ class ModelConfig:
     )
     max_chunk_size: int | None = _option(
         None,
-        "Maximum tokens of new prompts in one iteration while jobs are decoded. Default: 2048 on"
+        "Maximum number of prompt tokens in one iteration while jobs are decoded. Default: 2048 on"
         " a GPU, 128 without. While no prompt waits, at most 512 on a GPU, and 64 without.",
     )
     max_gap_ms: float | None = _option(
