@@ -208,7 +208,7 @@ class TableSettings(EngineSettings):
     model_aliases: dict[str, str] = Field(
         default={},
         description="Other names for models, each with its model: in the file a table"
-        " `[model_aliases]`. A `*` at the end matches any rest. A served name takes precedence,"
+        " `[model_aliases]`. A `*` at the end matches any text. A served name takes precedence,"
         " then an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
     )
     cluster: ClusterSettings | None = Field(

@@ -179,8 +179,8 @@ class ModelConfig:
     )
     fair_wait_factor: float = _option(
         4.0,
-        "Limits how long shorter jobs of a client may overtake a waiting one: this many times its"
-        " fair wait, which is the client's waiting work when the job arrives. 1: first come, first"
+        "How long a job may wait while shorter jobs of its client overtake it, as a multiple of its"
+        " fair wait: the client's waiting work when the job arrives. 1: first come, first"
         " served. All waiting jobs of lower priority together get 1 / (this + 1) of the work.",
     )
     silence_timeout: float = _option(
@@ -210,8 +210,8 @@ class ModelConfig:
     )
     default_max_tokens: int | None = _option(
         None,
-        "`max_tokens` of requests, except for `/v1/completions`. Default: what is left of the"
-        " context; 512 for KoboldAI's routes.",
+        "Default `max_tokens` of requests, except those to `/v1/completions`. Default: what is left"
+        " of the context; 512 for KoboldAI's routes.",
     )
     default_repetition_penalty: float = _option(
         PARAMETERS["repetition_penalty"].default,
