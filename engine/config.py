@@ -200,7 +200,8 @@ class ModelConfig:
     max_chunk_size: int | None = _option(
         None,
         "Maximum number of prompt tokens in one iteration while jobs are decoded. Default: 2048 on"
-        " a GPU, 128 without. While no prompt waits, at most 512 on a GPU, and 64 without.",
+        " a GPU, 128 without. While no prompt waits for its share, at most 512 on a GPU, and 64"
+        " without.",
     )
     max_gap_ms: float | None = _option(
         None,
