@@ -8,6 +8,7 @@ from tests.engine.forced import exl2_backend
 
 CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 ROUTES = (*CHATS, "/v1/completions")
+OLLAMA = "/api/chat"
 
 
 class Teacher:
@@ -29,25 +30,34 @@ class Teacher:
         self._script[:] = self.model.tokenizer._encode_escaped(text)
 
     def ask(self, route, streams, text, /, **more):
-        """What the answer holds if the model would write `text`: its text, and its calls as names
-        and the arguments' texts. In a stream it holds the same.
-        """
-        response = self.post(route, streams, text, **more)
-        assert response.status_code == 200, response.get_data(as_text=True)
-        read = READERS[route][streams]
-        return read(response if streams else response.json)
+        """What the answer holds if the model would write `text`, as `told` has it."""
+        return told(route, streams, self.post(route, streams, text, **more))
 
     def post(self, route, streams, text, /, **more):
         self.write(text)
-        body = {"temperature": 0, "stream": streams, LIMITS.get(route, "max_tokens"): 200}
-        if route == "/v1/completions":
-            body["prompt"] = "Hi"
-        else:
-            said = [{"role": "user", "content": "Hi"}]
-            body["input" if route == "/v1/responses" else "messages"] = said
         # Flask's own `json` sorts the keys.
         headers = {"Content-Type": "application/json"}
-        return self.client.post(route, data=json.dumps({**body, **more}), headers=headers)
+        data = json.dumps(body_of(route, streams, **more))
+        return self.client.post(route, data=data, headers=headers)
+
+
+def body_of(route, streams, /, said="Hi", **more):
+    """A request, of up to 200 tokens and greedy unless `more` says otherwise."""
+    body = {"temperature": 0, "stream": streams, LIMITS.get(route, "max_tokens"): 200}
+    if route == "/v1/completions":
+        body["prompt"] = said
+    else:
+        messages = [{"role": "user", "content": said}]
+        body["input" if route == "/v1/responses" else "messages"] = messages
+    return {**body, **more}
+
+
+def told(route, streams, response):
+    """What an answer holds: its text, and its calls as names and the arguments' texts. In a stream
+    it holds the same.
+    """
+    assert response.status_code == 200, response.get_data(as_text=True)
+    return READERS[route][streams](response if streams else response.json)
 
 
 LIMITS = {"/v1/responses": "max_output_tokens"}
@@ -72,6 +82,8 @@ def form_of(route, schema):
             return {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}
         case "/v1/messages":
             return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        case "/api/chat":
+            return {"format": schema}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     return {"response_format": form}
 
@@ -131,10 +143,16 @@ def _messages_stream(response):
     return text, calls
 
 
+def _ollama_stream(response):
+    lines = map(json.loads, response.get_data(as_text=True).splitlines())
+    return "".join(line["message"]["content"] for line in lines), []
+
+
 READERS = {
     "/v1/chat/completions": (_chat, _chat_stream),
     "/v1/responses": (_responses, _responses_stream),
     "/v1/messages": (_messages, _messages_stream),
+    OLLAMA: (lambda body: (body["message"]["content"], []), _ollama_stream),
     "/v1/completions": (
         lambda body: (body["choices"][0]["text"], []),
         lambda response: ("".join(b["choices"][0]["text"] for b in frames(response)), []),

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.app.taught import CHATS, LIMITS, ROUTES, Teacher, form_of, tools_of
+from tests.app.taught import CHATS, LIMITS, OLLAMA, ROUTES, Teacher, form_of, told, tools_of
 from tests.conftest import DEMO
 from tests.layouts import LAYOUTS, lay_out
 
@@ -15,6 +15,13 @@ THOUGHTS = "It is a. So b.\n</think>"
 FORM = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
 ARGUMENTS = '{"a": "c. d", "b": "."}'
 CALL = f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+
+# How a client asks for an answer without its thoughts. The other two routes have no such parameter.
+WITHOUT_THOUGHTS = {
+    "/v1/chat/completions": {"include_reasoning": False},
+    "/v1/messages": {"thinking": {"type": "adaptive", "display": "omitted"}},
+    OLLAMA: {"include_reasoning": False},
+}
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -33,23 +40,27 @@ def stops_of(teacher, route):
     """Each way in which a client of the route ends an answer before the first full stop."""
     [token_id] = teacher.model.tokenizer._ordinary(".")
     yield {"stop_token_ids": [token_id]}
-    yield {"stop_sequences" if route == "/v1/messages" else "stop": ["."]}
+    yield {name_of_stops(route): ["."]}
 
 
-@pytest.mark.parametrize("route", CHATS)
+def name_of_stops(route):
+    return "stop_sequences" if route == "/v1/messages" else "stop"
+
+
+@pytest.mark.parametrize("route", [*CHATS, OLLAMA])
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_opened, route):
     teacher = Teacher(make_client, paths[is_opened])
     cases = [("\n\nYes", ". No.", {}), ('{"b": "c', '. d", "a": ""}', form_of(route, FORM))]
     thoughts = THOUGHTS if is_opened else f"<think>\n{THOUGHTS}"
-    options = [{}, {"include_reasoning": False}] if route == CHATS[0] else [{}]
-    for kept, rest, form in cases:
-        for stops in stops_of(teacher, route):
-            for option in options:
-                for streams in (False, True):
-                    body = {**stops, **form, **option}
-                    told = teacher.ask(route, streams, thoughts + kept + rest, **body)
-                    assert told == (kept.strip(), []), (body, streams)
+    options = [{}, WITHOUT_THOUGHTS[route]] if route in WITHOUT_THOUGHTS else [{}]
+    for (kept, rest, form), stops, option, streams in itertools.product(
+        cases, stops_of(teacher, route), options, (False, True)
+    ):
+        body = {**stops, **form, **option}
+        response = teacher.post(route, streams, thoughts + kept + rest, **body)
+        assert told(route, streams, response) == (kept.strip(), []), (body, streams)
+        assert (" So" in response.text) != bool(option), (body, streams)  # one token of thoughts
 
 
 @pytest.mark.parametrize("route", CHATS)
@@ -57,7 +68,7 @@ def test_a_stop_ends_no_call_and_the_beginning_of_a_call_is_no_text(make_client,
     teacher = Teacher(make_client, paths[False], tool_format="hermes")
     tools, whole = tools_of(route, FORM), f"<think>\n{THOUGHTS}{CALL}"
     for streams in (False, True):
-        for stops in stops_of(teacher, route):
+        for stops in [*stops_of(teacher, route), {name_of_stops(route): ["ool_c"]}]:
             for more in (tools, tools_of(route, FORM, must=False)):
                 told = teacher.ask(route, streams, whole, **more, **stops)
                 assert told == ("", [("get_weather", ARGUMENTS)]), streams

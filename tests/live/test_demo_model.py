@@ -6,7 +6,10 @@ import re
 import string
 
 import pytest
+from werkzeug.wrappers import Response
 
+from tests.app.taught import CHATS, body_of, form_of, told
+from tests.app.test_unspoiled import CITY, SCORE
 from tests.conftest import DEMO
 from tests.live.conftest import GUNICORN, Server
 from tests.live.test_serving import in_threads
@@ -134,17 +137,35 @@ def test_a_tool_that_must_be_called_is_called(demo):
         assert arguments["city"] in ("Rome", "Oslo") and arguments["days"] in (1, 2, 3)
 
 
-CITY = {"type": "object", "properties": {"city": {"type": "string"}, "age": {"type": "integer"}}}
+def send(server, route, streams, **more):
+    answer = server.post(route, body_of(route, streams, **more))
+    kind = answer.headers["Content-Type"]
+    return Response(answer.content, answer.status_code, content_type=kind)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_schema_leaves_the_models_order_of_properties(demo, stream):
+each_route = pytest.mark.parametrize(
+    ("route", "streams"), [(route, streams) for route in CHATS for streams in (False, True)]
+)
+
+
+@each_route
+def test_a_schema_leaves_the_models_order_of_properties(demo, route, streams):
     """Which is not the schema's here."""
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
-    more = {"temperature": 0, "max_tokens": 90, "response_format": form}
-    text = "Give JSON with age 30 and city Rome."
-    if stream:
-        content = streamed(demo, text, **more)
-    else:
-        content = say(demo, text, **more)["message"]["content"]
-    assert content == '{"age": 30, "city": "Rome"}'
+    free = {"response_format": {"type": "json_object"}}
+    if route == "/v1/responses":
+        free = {"text": {"format": free["response_format"]}}
+    said = "Give JSON with age 30 and city Rome."
+    for form in (form_of(route, CITY), free):
+        response = send(demo, route, streams, said=said, **form)
+        assert told(route, streams, response) == ('{"age": 30, "city": "Rome"}', []), form
+
+
+@each_route
+def test_no_draw_ends_where_no_name_is_left(demo, route, streams):
+    def draw(seed):
+        more = {"said": "Give JSON with a score.", "temperature": 1, "seed": seed}
+        return send(demo, route, streams, **more, **form_of(route, SCORE))
+
+    for response in in_threads(draw, range(40)):
+        text, _ = told(route, streams, response)
+        assert json.loads(text) in [{"score": score} for score in range(0, 21, 5)]
