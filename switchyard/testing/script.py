@@ -164,12 +164,12 @@ def _fresh(error: Exception) -> Any:
     return new
 
 
-def _stopped(text: str, job: Job) -> tuple[str, str | None]:
+def _stopped(text: str, job: Job) -> tuple[str, str | int | None]:
     """The text up to the stop string that begins first in it, and that stop string."""
     search = StopSearch(job)
     if search.is_needed:
         text, _ = search.add(text, [], is_free=False, is_last=True)
-    return text, search.stop_string
+    return text, search.stop
 
 
 def _certain(token_id: int) -> TokenLogprob:

@@ -36,15 +36,10 @@ def paths(request, tmp_path_factory):
     return paths
 
 
-def stops_of(teacher, route):
-    """Each way in which a client of the route ends an answer before the first full stop."""
-    [token_id] = teacher.model.tokenizer._ordinary(".")
-    yield {"stop_token_ids": [token_id]}
-    yield {name_of_stops(route): ["."]}
-
-
-def name_of_stops(route):
-    return "stop_sequences" if route == "/v1/messages" else "stop"
+def stops_of(teacher, route, text="."):
+    """Each way in which a client of the route ends an answer before `text`."""
+    yield {"stop_token_ids": [*teacher.model.tokenizer._ordinary(text)]}
+    yield {"stop_sequences" if route == "/v1/messages" else "stop": [text]}
 
 
 @pytest.mark.parametrize("route", [*CHATS, OLLAMA])
@@ -67,11 +62,14 @@ def test_a_stop_ends_the_answer_and_not_its_thoughts(make_client, paths, is_open
 def test_a_stop_ends_no_call_and_the_beginning_of_a_call_is_no_text(make_client, paths, route):
     teacher = Teacher(make_client, paths[False], tool_format="hermes")
     tools, whole = tools_of(route, FORM), f"<think>\n{THOUGHTS}{CALL}"
+    may = tools_of(route, FORM, must=False)
+    within = [*stops_of(teacher, route, "ool_c")]  # of the tag: by tokens, and as a whole
     for streams in (False, True):
-        for stops in [*stops_of(teacher, route), {name_of_stops(route): ["ool_c"]}]:
-            for more in (tools, tools_of(route, FORM, must=False)):
+        for stops in [*stops_of(teacher, route), *within]:
+            for more in (tools, may):
                 told = teacher.ask(route, streams, whole, **more, **stops)
-                assert told == ("", [("get_weather", ARGUMENTS)]), streams
+                assert told == ("", [("get_weather", ARGUMENTS)]), (stops, streams)
+        assert teacher.ask(route, streams, "Yes_no", **may, **within[0]) == ("Yes", [])
         for number in (1, 12, 16):  # tokens, until the call is cut
             limit = {LIMITS.get(route, "max_tokens"): number}
             text, calls = teacher.ask(route, streams, CALL, **tools, **limit)

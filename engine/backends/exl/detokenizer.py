@@ -5,7 +5,7 @@ wrongly decodes characters that consist of several tokens. It chooses among seve
 the arbitrary order of a set.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from switchyard.engine.backends.exl.stops import StopSearch, Told
 from switchyard.engine.job import Job
@@ -16,24 +16,35 @@ class Detokenizer:
     """Takes the tokens of one job and returns its text. Engine thread."""
 
     def __init__(
-        self, pieces: Sequence[bytes], job: Job, contents: Mapping[int, bytes] | None = None
+        self,
+        pieces: Sequence[bytes],
+        job: Job,
+        contents: Mapping[int, bytes] | None = None,
+        ends: Collection[int] = (),
     ) -> None:
         """`pieces`: the bytes that each token adds to a text. `contents`: the text of each added
-        token; only those in `job.shown_token_ids` appear.
+        token; only those in `job.shown_token_ids` appear. `ends`: tokens that also end a span.
         """
         shown = {i: contents[i] for i in job.shown_token_ids if i in contents} if contents else {}
         self._decoder = TextDecoder(pieces, shown)
         self._decode = self._decoder.push
-        self._stops = StopSearch(job)
+        # Stop tokens that may be part of a span's beginning. Only `stop` says if one ends the text.
+        self.unsure = frozenset(
+            i
+            for i in job.stop_token_ids
+            if i not in ends and i < len(pieces)
+            if any(_touches(pieces[i], span.begin.encode()) for span in job.spans)
+        )
+        self._stops = StopSearch(job, self.unsure)
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
         self._waiting: list[int] = []  # tokens without any character sent
         self._healed = job.healing.text if job.healing is not None else ""  # text of the prompt
 
     @property
-    def stop_string(self) -> str | None:
-        """The stop string that has ended the text."""
-        return self._stops.stop_string
+    def stop(self) -> str | int | None:
+        """The stop string, or the token of `unsure`, that has ended the text."""
+        return self._stops.stop
 
     @property
     def is_in_span(self) -> bool:
@@ -70,6 +81,14 @@ class Detokenizer:
 
     def _search(self, text: str, token_ids: list[int], is_last: bool) -> Told:
         return self._stops.add(text, token_ids, self._num_tokens < self._min_tokens, is_last)
+
+
+def _touches(piece: bytes, begin: bytes) -> bool:
+    """Whether `begin` may be in a text in such a place that a token is part of it."""
+    shifts = range(1 - len(piece), len(begin)) if piece and begin else ()
+    return any(
+        piece[max(-at, 0) : len(begin) - at] == begin[max(at, 0) : at + len(piece)] for at in shifts
+    )
 
 
 class NoText:

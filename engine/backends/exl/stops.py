@@ -3,7 +3,7 @@ no effect.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from switchyard.engine.job import Job, Span
 
@@ -17,11 +17,14 @@ class StopSearch:
     The stop string that begins first ends the text, regardless of how tokens divide the text. So
     after a complete stop string, the search waits as long as another one may have begun earlier. A
     stop string that was complete before `min_new_tokens`, or that touches a span of `Job.spans`, is
-    ordinary text.
+    ordinary text. A stop token that touches a span is ordinary text, too. For a token of `unsure`
+    that is known only once the text that follows shows whether a span has begun.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.stop_string: str | None = None  # the one that has ended the text
+    def __init__(self, job: Job, unsure: Collection[int] = ()) -> None:
+        self.stop: str | int | None = None  # the string or unsure token that has ended the text
+        self._unsure = unsure
+        self._tokens: list[tuple[int, int, int]] = []  # unsure ones: place, length, id
         self._stop_strings = job.stop_strings
         self._includes_stop = job.include_stop
         # Without stops of the client's nothing depends on the spans.
@@ -49,6 +52,9 @@ class StopSearch:
         """
         if not self._held and not self._spans and not self._may_begin(text):  # nearly always
             return text, tuple(token_ids)
+        if self._unsure:
+            place = len(self._text), len(text)
+            self._tokens += [(*place, i) for i in token_ids if i in self._unsure]
         self._held.append((text, token_ids))
         self._text += text
         if is_free:
@@ -61,14 +67,15 @@ class StopSearch:
             certain = end
             if span is None and not is_last:
                 certain = min(end, self._find_begun(self._stop_strings))
-            found = [(where, s) for s in self._stop_strings if (where := self._find(s)) >= 0]
+            found = self._find_stops()
             # One that touches what may be a span waits too.
-            inside = [pair for pair in found if pair[0] + len(pair[1]) <= end]
-            certain = min([certain, *(where for where, _ in found)]) if span is None else certain
-            where, stop_string = min(inside, key=lambda pair: pair[0], default=(0, None))
-            if stop_string is not None and where <= certain:
-                self.stop_string = stop_string
-                where += len(stop_string) * self._includes_stop
+            inside = [stop for stop in found if stop[0] + stop[1] <= end]
+            certain = min([certain, *(where for where, *_ in found)]) if span is None else certain
+            where, length, stop = min(inside, key=lambda stop: stop[0], default=(0, 0, None))
+            if stop is not None and where <= certain:
+                self.stop = stop
+                if isinstance(stop, str) and self._includes_stop:
+                    where += length
                 return self._text[:where], tuple(i for _, ids in self._held for i in ids)
             if span is None:
                 return self._release(len(self._text) if is_last else certain)
@@ -131,10 +138,14 @@ class StopSearch:
         least = max(self._start, at - MAX_SPACE)
         return least + len(self._text[least:at].rstrip())
 
-    def _find(self, stop_string: str) -> int:
-        """Index of the first occurrence that counts, or -1."""
-        start = max(self._free - len(stop_string) + 1, self._start)
-        return self._text.find(stop_string, start)
+    def _find_stops(self) -> list[tuple[int, int, str | int]]:
+        """Place and length of the first occurrence of each stop that counts."""
+        found: list[tuple[int, int, str | int]] = [t for t in self._tokens if t[0] >= self._start]
+        for one in self._stop_strings:
+            at = self._text.find(one, max(self._free - len(one) + 1, self._start))
+            if at >= 0:
+                found.append((at, len(one), one))
+        return found
 
     def _find_begun(self, texts: Sequence[str]) -> int:
         """Index from which the end of the text may be the beginning of one of `texts`; otherwise
@@ -157,6 +168,9 @@ class StopSearch:
             text += piece
             token_ids += ids
         self._text = self._text[len(text) :]
+        if self._tokens:
+            moved = [(at - len(text), length, i) for at, length, i in self._tokens]
+            self._tokens = [one for one in moved if one[0] >= 0]
         self._free = max(self._free - len(text), 0)
         self._start = max(self._start - len(text), 0)
         return text, tuple(token_ids)

@@ -5,7 +5,7 @@ only.
 import gc
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -242,8 +242,8 @@ class Exl2Backend:
                 "max_gap_ms",
             )
 
-    def _detokenizer(self, job: Job) -> Detokenizer:
-        return Detokenizer(self._tokenizer.pieces, job, self._tokenizer.contents)
+    def _detokenizer(self, job: Job, ends: Collection[int] = ()) -> Detokenizer:
+        return Detokenizer(self._tokenizer.pieces, job, self._tokenizer.contents, ends)
 
     def _make_generator(self) -> Any:
         loaded: Any = self._loaded  # loaded by now
@@ -265,7 +265,7 @@ class Exl2Backend:
         if job.forced is not None:
             rules.append(Forcing(job.forced, self._grammars.pieces))
         sampler = Sampler(job, stops, self._tokenizer.pieces, self._newline_ids, rules)
-        return Exl2Job(job, stops, sampler, self._detokenizer(job), ends)
+        return Exl2Job(job, stops, sampler, self._detokenizer(job, ends), ends)
 
     def _release(self, identifier: str) -> Exl2Job | None:
         """Returns the job, if it exists."""

@@ -42,8 +42,9 @@ class Exl2Job(PagedJob):
         self.row = 0  # its row in the generator's table of pages, if it has one
         self._logprob: TokenLogprob | None = None  # of the drawn token
         self._detokenizer = detokenizer
-        self._all_stops = frozenset(stop_token_ids)
-        self._ends = self._all_stops - (frozenset(job.stop_token_ids) - frozenset(end_token_ids))
+        stops = frozenset(stop_token_ids)
+        self._ends = stops - (frozenset(job.stop_token_ids) - frozenset(end_token_ids))
+        self._stops = stops - detokenizer.unsure
         self._choose_stops()
         self._logprobs: list[TokenLogprob] = []  # of untold tokens
 
@@ -153,8 +154,8 @@ class Exl2Job(PagedJob):
             if logprob is not None:
                 self._logprobs.append(logprob)
             text, token_ids = self._detokenizer.push(token_id, is_last=end is not None)
-        if self._detokenizer.stop_string is not None:
-            end, stop_reason = "stop_string", self._detokenizer.stop_string
+        if self._detokenizer.stop is not None:
+            end, stop_reason = "stop_string", self._detokenizer.stop
         self._choose_stops()
         chunk = self._chunk(text, token_ids)
         if end is None:
@@ -173,7 +174,7 @@ class Exl2Job(PagedJob):
 
     def _choose_stops(self) -> None:
         """Sets the tokens that end the job if they come next."""
-        self.stop_tokens = self._ends if self._detokenizer.is_in_span else self._all_stops
+        self.stop_tokens = self._ends if self._detokenizer.is_in_span else self._stops
 
     def _chunk(self, text: str, token_ids: tuple[int, ...]) -> Chunk:
         if self.job.num_logprobs is None:
