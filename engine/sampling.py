@@ -74,7 +74,8 @@ class Sampling:
     repetition_penalty: float = _parameter(
         1.0,
         "penalize",
-        "Divides the logits of tokens in prompt and completion; multiplies negative logits.",
+        "Positive logits of tokens in the prompt or completion are divided by this value; negative"
+        " ones are multiplied by it.",
         ge=0.1,
         le=10,
     )
@@ -89,7 +90,7 @@ class Sampling:
     repetition_decay: int = _parameter(
         0,
         "penalize",
-        "Number of tokens before that range over which the penalty fades.",
+        "Number of tokens before `repetition_penalty_range` over which the penalty fades.",
         part_of="repetition_penalty",
         ge=0,
         lt=SIZE,
@@ -119,7 +120,7 @@ class Sampling:
     dry_base: float = _parameter(
         1.75,
         "mask",
-        "Base of the DRY penalty, see `dry_multiplier`.",
+        "Base of the DRY penalty; see `dry_multiplier`.",
         part_of="dry_multiplier",
         ge=1,
         le=8,
@@ -150,7 +151,7 @@ class Sampling:
     allowed_token_ids: tuple[int, ...] = _parameter(
         (),
         "mask",
-        "The only tokens that may be drawn. The end token isn't included unless it is listed.",
+        "The only tokens that may be drawn. The end token may be drawn only if it is listed.",
     )
     banned_strings: tuple[BannedString, ...] = _parameter(
         (),
@@ -179,7 +180,7 @@ class Sampling:
     dynatemp_low: float = _parameter(
         0.0,
         "shape",
-        "Lowest dynamic temperature, see `dynatemp_high`.",
+        "Lowest dynamic temperature; see `dynatemp_high`.",
         part_of="dynatemp_high",
         ge=0,
         le=5,
@@ -264,7 +265,7 @@ class Sampling:
     xtc_threshold: float = _parameter(
         0.1,
         "filter row",
-        "Minimum probability of a top choice for XTC. Above 0.5 there can't be a second one.",
+        "Minimum probability of a top choice for XTC. Above 0.5 there could be only one.",
         part_of="xtc_probability",
         gt=0,
         le=0.5,
@@ -272,7 +273,7 @@ class Sampling:
     skew: float = _parameter(
         0.0,
         "filter row",
-        "The random number that draws among tokens sorted by probability is raised to"
+        "The random number that draws among tokens sorted by probability is raised to the power"
         " exp(-`skew`). Above 0, less probable tokens gain; below 0, they lose.",
         ge=-5,
         le=5,

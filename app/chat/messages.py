@@ -32,7 +32,7 @@ class CalledFunction(Object):
     name: str = Field(description="The name of the function.")
     arguments: str = Field(
         description="The text of a JSON object; an empty string is an empty object. Any other"
-        " text, such as that of a call that was cut off, is passed to the chat template unchanged."
+        " text, such as that of a cut-off call, is passed to the chat template unchanged."
     )
 
 
@@ -42,9 +42,9 @@ class CalledTool(Object):
     place: ClassVar[str] = "messages.tool_calls"
     neutral: ClassVar[Table] = {"provider_specific_fields": ANY, "extra_content": ANY}
 
-    id: str = Field(description="The id, which a result of the call repeats.")
+    id: str = Field(description="The id of the call; its result refers to it.")
     type: Literal["function"] = Field("function", description="Other types are refused.")
-    function: CalledFunction = Field(description="What was called.")
+    function: CalledFunction = Field(description="The called function.")
     index: int | None = Field(None, description="Has no effect; some clients send it back.")
 
 

@@ -73,7 +73,7 @@ class Chat(Scored, HowToThink):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens at each place. Values above 0 are"
+        description="Number of most probable tokens at each position. Values above 0 are"
         " refused without `logprobs`.",
     )
     tools: list[Tool] = Field(
@@ -123,7 +123,7 @@ class Chat(Scored, HowToThink):
         if not isinstance(value, list):
             return value
         if len(value) > MAX_MESSAGES:
-            raise ValueError(f"must be at most {MAX_MESSAGES}")
+            raise ValueError(f"must have at most {MAX_MESSAGES} items")
         contents = [item.get("content") for item in value if isinstance(item, dict)]
         if sum(len(c) for c in contents if isinstance(c, list)) > MAX_PARTS:
             raise ValueError(f"must have at most {MAX_PARTS} parts in total")

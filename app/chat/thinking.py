@@ -15,13 +15,13 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 class HowToThink(Parameters):
     reasoning_effort: Effort | None = Field(
         None,
-        description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it; the response says so.",
+        description="Passed to the model's chat template. If the template doesn't use it, the"
+        " response says so.",
     )
     enable_thinking: Annotated[bool | None, Called(others=("think",))] = Field(
         None,
-        description="Passed on to the model's chat template, under the template's name for it. A"
-        " template without such a switch ignores it; the response says so.",
+        description="Passed to the model's chat template, under the template's name for it. If the"
+        " template has no such switch, the response says so.",
     )
     reasoning_budget: Annotated[
         int | None,
@@ -30,15 +30,15 @@ class HowToThink(Parameters):
         None,
         ge=0,
         lt=2**31,
-        description="Maximum number of tokens in the thoughts, whose end is then forced. If the"
-        " chat template leaves it to the model to begin its thoughts, the prompt begins them"
-        " instead. Refused if the template ends thoughts in the prompt, or has no thoughts.",
+        description="After this number of tokens, the server ends the thoughts. If the chat"
+        " template lets the model begin its thoughts, the prompt begins them instead. Refused if"
+        " the template ends thoughts in the prompt, or has no thoughts.",
     )
     chat_template_kwargs: Annotated[dict[str, Any], Called(others=("template_vars",))] = Field(
         default={},
         max_length=64,
-        description="Variables for the model's chat template. A variable that the template"
-        " doesn't use is refused, but a switch for thinking is ignored; the response says so.",
+        description="Variables for the model's chat template. A variable that the template doesn't"
+        " use is refused; a switch for thinking is ignored, and the response says so.",
     )
 
     @property
@@ -53,9 +53,9 @@ class HowToThink(Parameters):
         return {name: self._said[name] for name in _NAMED if name in self._said}
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-        """`nested`: values that the wire format has at other `places`. Returns these values, except
-        where the client also set a parameter under its own name: that value replaces the nested
-        one. Raises BadRequest, which names both places, if two values differ.
+        """Returns `nested`, the values that the wire format has at other `places`. If the client
+        set a parameter under its own name, that value replaces the nested one. Raises BadRequest,
+        which names both places, if the two differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():

@@ -50,7 +50,7 @@ class Tool(Object):
     neutral: ClassVar[Table] = {"cache_control": ANY}
 
     type: Literal["function"] = Field(description="Other types are refused.")
-    function: Function = Field(description="What may be called.")
+    function: Function = Field(description="The function.")
 
     def template_form(self) -> dict[str, Any]:
         """The tool for Hugging Face's chat templates."""
@@ -74,9 +74,7 @@ class NamedTool(Object):
 
 
 class AllowedTools(Object):
-    mode: Literal["auto", "required"] = Field(
-        description="The same as these values of `tool_choice`."
-    )
+    mode: Literal["auto", "required"] = Field(description="As in `tool_choice`.")
     tools: list[NamedTool] = Field(
         min_length=1, max_length=MAX_TOOLS, description="The only tools that the model is shown."
     )

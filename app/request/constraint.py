@@ -58,7 +58,8 @@ class Constrained(Parameters):
     response_format: Annotated[ResponseFormat | None, Called(others=("format",))] = Field(
         None,
         description="The form of the output: `text`, `json_object`, or `json_schema` with a schema,"
-        ' which is always strict. As `format`, also `"json"` or a schema, as in Ollama.',
+        ' which is always strict. Under the name `format`, also `"json"` or a'
+        " schema, as in Ollama.",
     )
     json_schema: Schema | None = Field(
         None,
@@ -169,14 +170,14 @@ def _of_format(form: ResponseFormat | None) -> Iterator[Wanted]:
     elif form.type != "text":
         raise BadRequest("response_format: must have exactly one schema", "response_format")
     elif schemas or form.json_schema is not None:
-        raise BadRequest("response_format: a text has no schema", "response_format")
+        raise BadRequest("response_format: type text allows no schema", "response_format")
 
 
 def _of_vllm(outputs: StructuredOutputs | None) -> Iterator[Wanted]:
     if outputs is None:
         return
     if not outputs.model_fields_set:
-        raise BadRequest("structured_outputs: there must be one", "structured_outputs")
+        raise BadRequest("structured_outputs: exactly one member must be set", "structured_outputs")
     for field in sorted(outputs.model_fields_set):
         yield f"structured_outputs.{field.rstrip('_')}", _FIELDS[field], getattr(outputs, field)
 

@@ -60,14 +60,14 @@ class Generation(Constrained, Sampled):
         ),
     ] = Field(
         None,
-        description=f"Maximum number of new tokens, within the context. {UNLIMITED} Default: 16 for"
-        " `/v1/completions`, else the setting `default_max_tokens`.",
+        description=f"Maximum number of new tokens, within the context. {UNLIMITED} Default: the"
+        " setting `default_max_tokens`.",
     )
     n: int = Field(
         1,
         ge=1,
         le=128,
-        description="Number of choices for each prompt, with one job each. Refused if there are"
+        description="Number of choices for each prompt, with one job each. Refused if this makes"
         " more jobs than the server can ever hold.",
     )
     stop: Annotated[
@@ -90,8 +90,8 @@ class Generation(Constrained, Sampled):
         ge=0,
         lt=2**31,
         description="Minimum number of new tokens. No stop token or stop string ends the text"
-        " earlier. A stop string counts if it ends in the last of these tokens or later. Refused if"
-        " above the maximum.",
+        " earlier. A stop string ends the text if it ends in the last of these tokens or later."
+        " Refused if above the maximum.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Continue after the model's own end tokens."
@@ -103,7 +103,7 @@ class Generation(Constrained, Sampled):
         None,
         description="Stop when the last tokens, at least 32, repeat a sequence of at most 64"
         " tokens at least four times. Tables and dashed lines may match too. Default: the setting"
-        " `default_stop_on_loop`; without it, true if nothing limits the new tokens.",
+        " `default_stop_on_loop`; if that is unset, true if nothing limits the new tokens.",
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
@@ -117,8 +117,8 @@ class Generation(Constrained, Sampled):
     )
     return_progress: bool = Field(
         False,
-        description="The stream shows how many tokens of the prompt are computed; see Progress."
-        " Refused without `stream`, and for bare text.",
+        description="The stream shows how many tokens of the prompt have been computed; see"
+        " Progress. Refused without `stream`, and for bare text.",
     )
     timings: bool = Field(
         False,
@@ -127,14 +127,14 @@ class Generation(Constrained, Sampled):
     )
     timings_per_token: bool = Field(
         False,
-        description="Each body of the stream with new tokens has the timings of its choice so"
-        " far, and the last body those of the answer. Ignored without `stream`; the response says"
-        " so. Refused for bare text.",
+        description="Each body with new tokens includes its choice's timings so far; the last body"
+        " includes the answer's. Ignored without `stream`; the response says so. Refused for bare"
+        " text.",
     )
     preset: str | None = Field(
         None,
-        description="Name of a preset in the server's configuration, whose sampling parameters"
-        " are the defaults of this request. Refused if there is no preset of that name.",
+        description="Name of a preset in the server's configuration. Its sampling parameters are"
+        " this request's defaults. Refused if there is no such preset.",
     )
     priority: int = Field(
         0,

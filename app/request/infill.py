@@ -20,7 +20,8 @@ def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -
     form = next((form for form in FORMS if _has(tokenizer, form.tokens)), None)
     if form is None:
         raise BadRequest(
-            f"{param}: this model has no fill-in-the-middle tokens; families with them: {FAMILIES}",
+            f"{param}: this model has no fill-in-the-middle tokens; models of these families have"
+            f" them: {FAMILIES}",
             param,
         )
 

@@ -87,7 +87,7 @@ class Sampled(Parameters):
     ] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. Mirostat replaces filters such as"
-        " `top_p`; the answer lists the filters that the request sets. Version 1 is refused, as is"
+        " `top_p`; the answer lists those that the request sets. Version 1 is refused, as is"
         " greedy sampling with mirostat.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
@@ -110,7 +110,7 @@ class Sampled(Parameters):
         default=0,
     )
     repetition_decay: int = _parameter(
-        "repetition_decay", "Refused above 0 unless `repetition_penalty_range` is above 0, too."
+        "repetition_decay", "Refused above 0 unless that range is above 0, too."
     )
     frequency_penalty: float | None = _parameter("frequency_penalty")
     presence_penalty: float = _parameter("presence_penalty")
@@ -127,9 +127,9 @@ class Sampled(Parameters):
         default=DRY_BREAKERS,
         max_length=64,
         fail_fast=True,
-        description="Texts that interrupt a repetition for DRY: each token that contains one, or"
-        " the last token of a text that no token contains. A string with the JSON of such a list"
-        " works too.",
+        description="Texts that interrupt a repetition for DRY: every token that contains such a"
+        " text does so, or if there is none, the text's last token. A string with the JSON of such"
+        " a list works too.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
@@ -144,7 +144,7 @@ class Sampled(Parameters):
     )
     allowed_token_ids: Annotated[list[TokenId], Called(others=("allowed_tokens",))] = _list_of(
         "allowed_token_ids",
-        f"Ids outside the vocabulary are refused. An empty list counts as not given. {LISTED}",
+        f"Ids outside the vocabulary are refused. An empty list counts as unset. {LISTED}",
         MAX_TOKENS,
     )
     banned_strings: Annotated[list[BannedText], Called(others=("bad_words",))] = _list_of(

@@ -13,15 +13,15 @@ class Scored(Generation):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return `prompt_logprobs`, as in vLLM: for each token of the prompt, its own"
-        " log-probability and those of this number of most probable tokens at its place. Refused"
-        " with `stream`.",
+        description="Return `prompt_logprobs`, as in vLLM: for each token of the prompt, its"
+        " log-probability and those of this many of the most probable tokens at its position."
+        " Refused with `stream`.",
     )
 
     return_token_ids: bool = Field(
         False,
-        description="Return the tokens of the prompt, `prompt_token_ids`, and of each choice,"
-        " `token_ids`, without the stop token. A stream sends each token once. Refused for bare"
+        description="Return the token ids of the prompt (`prompt_token_ids`) and of each choice"
+        " (`token_ids`, without the stop token). A stream sends each token once. Refused for bare"
         " text.",
     )
     return_tokens_as_token_ids: bool = Field(
@@ -37,7 +37,7 @@ class Scored(Generation):
     def check(self) -> None:
         super().check()
         if self.prompt_logprobs is not None and self.stream:
-            raise BadRequest("prompt_logprobs: a stream has no room for them", "prompt_logprobs")
+            raise BadRequest("prompt_logprobs: a stream can't contain them", "prompt_logprobs")
         if self.return_tokens_as_token_ids and self.asked_logprobs is None:
             raise BadRequest(
                 "return_tokens_as_token_ids needs logprobs", "return_tokens_as_token_ids"

@@ -23,7 +23,7 @@ def strings(value: Any) -> Any:
 
 
 def token_ids(value: Any) -> Any:
-    """The list in a text of ids and commas, as text-generation-webui and TabbyAPI accept it.
+    """The list in a text of comma-separated ids, as text-generation-webui and TabbyAPI accept it.
 
     Raises ValueError.
     """

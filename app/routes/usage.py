@@ -45,7 +45,7 @@ class UsageQuery(Parameters):
     )
     group_by: str = Field(
         ",".join(GROUPS),
-        description="The names to group rows by: some of `day,key,model`.",
+        description="The names by which to group rows: one or more of `day,key,model`.",
         json_schema_extra={"pattern": "^(day|key|model)(,(day|key|model)){0,2}$"},
     )
     format: Literal["json", "csv"] = Field("json", description="Format of the answer.")

@@ -164,7 +164,7 @@ def clean(messages: Any) -> Any:
     if not isinstance(messages, list):
         return messages
     if len(messages) > MAX_MESSAGES:
-        raise ValueError(f"must be at most {MAX_MESSAGES}")
+        raise ValueError(f"must have at most {MAX_MESSAGES} items")
     cleaned = [_clean(message, "content") for message in messages]
     contents = [message.get("content") for message in cleaned if isinstance(message, dict)]
     blocks = [block for content in contents if isinstance(content, list) for block in content]

@@ -51,8 +51,8 @@ class OutputConfig(BaseModel):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
         None,
-        description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it; the response says so.",
+        description="Passed to the model's chat template. If the template doesn't use it, the"
+        " response says so.",
     )
 
     format: OutputFormat | None = Field(
@@ -111,8 +111,8 @@ class MessagesBody(HowToThink):
         min_length=1,
         max_length=MAX_MESSAGES,
         fail_fast=True,
-        description="Messages of the roles `user`, `assistant`, `system`; each a string, or blocks"
-        " of type `text`, `thinking`, `tool_use` and `tool_result`; at most 10,000 blocks."
+        description="Messages of the roles `user`, `assistant` and `system`. Each is a string, or"
+        " blocks of type `text`, `thinking`, `tool_use` and `tool_result`; at most 10,000 blocks."
         " Consecutive messages of one role are one turn. If the last is the assistant's, the answer"
         " continues it.",
     )
@@ -129,14 +129,15 @@ class MessagesBody(HowToThink):
         default=[],
         max_length=MAX_TOOLS,
         fail_fast=True,
-        description="Functions that the model may call. Tools of Anthropic's servers or models are"
-        " left out; the response says so. A tool with `defer_loading` is left out until a"
-        " `tool_reference` names it.",
+        description="Functions that the model may call. Tools that need Anthropic's servers or"
+        " models are left out; the response says so. A tool with `defer_loading` is left out until"
+        " a `tool_reference` names it.",
     )
 
     tool_choice: ToolChoice | None = Field(
         None,
-        description="The tools to call. Refused without tools, except for `none` and `auto`.",
+        description="Whether and which tools to call. Refused without tools, except for `none` and"
+        " `auto`.",
     )
     thinking: Thinking | None = Field(None, description="Whether to think before the answer.")
     output_config: OutputConfig | None = Field(None, description="Effort and form of the answer.")

@@ -122,7 +122,7 @@ class Thinking(BaseModel):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum number of tokens in the thoughts, whose end is then forced. Only for"
+        description="After this number of tokens, the server ends the thoughts. Only for"
         " type `enabled`, which requires this member. Has no effect if the chat template has no"
         " thoughts.",
     )

@@ -93,22 +93,22 @@ class Kobold(OtherServers, OneText):
         max_length=7,
         description="Order of top-k (0), top-a (1), top-p (2), tail-free (3), typical (4),"
         " temperature (5) and repetition penalty (6). Active samplers are applied in the order 6,"
-        " 5, 0, 2, 1, 3, 4, or with 5 at the end. Any other order is ignored, and"
-        " `X-Switchyard-Ignored` names the parameter.",
+        " 5, 0, 2, 1, 3, 4, or with 5 at the end. Any other order is ignored; the response says"
+        " so.",
     )
     max_context_length: int | None = Field(
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens of prompt and completion. A longer prompt is refused;"
-        " it is not cut.",
+        description="Maximum tokens in prompt and completion together. A longer prompt is refused,"
+        " not cut.",
     )
     dynatemp_range: float = Field(
         0.0,
         ge=0,
         le=5,
-        description="Dynamic temperature: depending on the entropy, from `temperature` minus this"
-        " to `temperature` plus this, within 0 and 5. 0: off.",
+        description="Dynamic temperature: grows with the entropy, from `temperature` minus this"
+        " value to `temperature` plus this value, within 0 and 5. 0: off.",
     )
     genkey: str = Field(
         "",
@@ -202,8 +202,8 @@ class Textgen(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens of prompt and completion. A longer prompt is refused;"
-        " it is not cut.",
+        description="Maximum tokens in prompt and completion together. A longer prompt is refused,"
+        " not cut.",
     )
 
     @classmethod

@@ -34,7 +34,7 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model, without a tag that the configuration doesn't have."""
+    """The name of a model, without the tag `:latest` unless the name of a served model has it."""
     if name is None or not name.endswith(LATEST):
         return name
     try:
@@ -45,7 +45,9 @@ def name_of(name: str | None) -> str | None:
 
 
 def answer_ollama(request: ChatRequest | GenerateRequest) -> flask.Response:
-    """Raises the same exceptions as `answer`, and werkzeug's 403."""
+    """Answers a request, or only loads or unloads the model. Raises the same exceptions as
+    `answer`, and werkzeug's 403.
+    """
     request = request.model_copy(update={"model": name_of(request.model)})
     if request.is_empty and request.keep_alive == 0:
         return _unload(request)

@@ -30,8 +30,8 @@ class OllamaFunction(CalledFunction):
 
 
 class OllamaCall(CalledTool):
-    id: str = Field("", description="An id that a result of the call may repeat.")
-    function: OllamaFunction = Field(description="What was called.")
+    id: str = Field("", description="An id to which a result of the call may refer.")
+    function: OllamaFunction = Field(description="The called function.")
 
 
 class OllamaMessage(Message):

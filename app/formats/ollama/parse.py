@@ -175,7 +175,7 @@ class GenerateRequest(OllamaBody):
         description="The `context` of an earlier answer, which this one continues.",
     )
     raw: bool = Field(
-        False, description="The prompt is the whole text, and the answer continues it."
+        False, description="The answer continues the prompt, without a chat template."
     )
 
     @property

@@ -44,9 +44,9 @@ class Completion(Scored):
     )
     suffix: str | None = Field(
         None,
-        description="The completion fills the gap between the prompt and this text, with models"
-        f" trained for it ({FAMILIES}). Refused for other models, with `echo`, and for prompts of"
-        " token ids.",
+        description="The completion fills the gap between the prompt and this text, if the model"
+        f" was trained for it ({FAMILIES}). Refused for other models, with `echo`, and for prompts"
+        " of token ids.",
     )
     echo: bool = Field(
         False,
@@ -57,8 +57,8 @@ class Completion(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return the log-probability of each token, and those of this number of most"
-        " probable tokens at its place; see Logprobs.",
+        description="Return the log-probability of each token, and those of this many of the most"
+        " probable tokens at its position; see Logprobs.",
     )
     best_of: int | None = Field(
         None,
@@ -86,12 +86,13 @@ class Completion(Scored):
         if self.suffix is not None and self.echo:
             raise BadRequest("suffix: can't be given with echo", "suffix")
         if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
-            raise BadRequest("suffix: needs prompts of text", "suffix")
+            raise BadRequest("suffix: needs prompts that are text, not token ids", "suffix")
         if self.best_of is not None and self.best_of < self.n:
             raise BadRequest(f"best_of: must not be less than n ({self.n})", "best_of")
         if self.stream and self.num_jobs > self.n:
             raise BadRequest(
-                "best_of: can't be streamed, because the best are known only at the end", "best_of"
+                "best_of: can't be streamed, because the best choices are known only at the end",
+                "best_of",
             )
 
     @property

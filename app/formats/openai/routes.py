@@ -129,29 +129,29 @@ def create_embedding() -> flask.Response:
 
 
 def _framing(request: Scored, num_choices: int) -> Framing | None:
-    """The framing of a streamed answer. Raises BadRequest for a parameter for which the framing has
-    no room.
+    """The framing of a streamed answer. Raises BadRequest for a parameter whose result the framing
+    can't contain.
     """
     if not request.stream:
         return None
     framing = choose_framing(flask.request.accept_mimetypes)
     if framing is PLAIN_TEXT:
-        no_room = "Accept: text/plain has no room for"
+        cant = "an answer in text/plain can't contain"
         if num_choices > 1:
-            raise BadRequest("Accept: text/plain has room for one choice only", "n")
+            raise BadRequest("Accept: text/plain allows only one choice", "n")
         if request.include_usage:
-            raise BadRequest(f"{no_room} usage", "stream_options")
+            raise BadRequest(f"{cant} usage", "stream_options")
         for name in ("timings", "timings_per_token"):
             if getattr(request, name):
-                raise BadRequest(f"{no_room} timings", name)
+                raise BadRequest(f"{cant} timings", name)
         if request.return_progress:
-            raise BadRequest(f"{no_room} progress", "return_progress")
+            raise BadRequest(f"{cant} progress", "return_progress")
         if request.asked_logprobs is not None:
-            raise BadRequest(f"{no_room} logprobs", "logprobs")
+            raise BadRequest(f"{cant} logprobs", "logprobs")
         if request.return_token_ids:
-            raise BadRequest(f"{no_room} tokens", "return_token_ids")
+            raise BadRequest(f"{cant} tokens", "return_token_ids")
         if isinstance(request, Chat) and request.offer.tools:
-            raise BadRequest(f"{no_room} calls of tools", "tools")
+            raise BadRequest(f"{cant} tool calls", "tools")
     return framing
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: /v1/responses."""
+"""OpenAI's Responses API: /v1/responses."""
 
 from switchyard.app.formats.format import Format
 from switchyard.app.formats.responses.routes import blueprint

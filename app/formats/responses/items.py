@@ -1,4 +1,4 @@
-"""Items of OpenAI's Responses, and their conversion to messages of a chat. Pure."""
+"""Items of OpenAI's Responses API, and their conversion to messages of a chat. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -164,7 +164,7 @@ def clean(items: list[Any]) -> list[Any]:
     Raises ValueError for too many items or parts, before the items themselves are checked.
     """
     if len(items) > MAX_MESSAGES:
-        raise ValueError(f"must be at most {MAX_MESSAGES}")
+        raise ValueError(f"must have at most {MAX_MESSAGES} items")
     cleaned = [without_nulls(item) if isinstance(item, dict) else item for item in items]
     num_parts = 0
     for item in cleaned:

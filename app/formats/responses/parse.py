@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's Responses, and their conversion to chats. Pure."""
+"""Request bodies of OpenAI's Responses API, and their conversion to chats. Pure."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -49,8 +49,8 @@ class ReasoningConfig(Object):
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         None,
-        description="Passed on to the model's chat template. A template that doesn't use it ignores"
-        " it; the response says so.",
+        description="Passed to the model's chat template. If the template doesn't use it, the"
+        " response says so.",
     )
 
 
@@ -102,12 +102,13 @@ class ResponseRequest(Generation, HowToThink):
         Discriminator(lambda value: f"{TAG}list" if isinstance(value, list) else f"{TAG}string"),
     ] = Field(
         description="The user's text, or the whole conversation: items of type `message`,"
-        " `function_call`, `function_call_output`, `reasoning`; at most 2048, of 10,000 parts."
+        " `function_call`, `function_call_output`, `reasoning`; at most 2048, with 10,000 parts in"
+        " total."
     )
     previous_response_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="The `id` of a stored response, whose conversation `input` continues. A 404"
-        " if no such response of this client is stored.",
+        description="The `id` of a stored response, whose conversation `input` continues. Gets a"
+        " 404 if this client has no such stored response.",
     )
     store: bool = Field(
         True,
@@ -150,8 +151,8 @@ class ResponseRequest(Generation, HowToThink):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Number of most probable tokens at each place. Ignored if `include` doesn't"
-        " request logprobs; the response says so.",
+        description="Number of most probable tokens at each position. Ignored if"
+        " `include` doesn't request logprobs; the response says so.",
     )
     metadata: dict[str, str] = Field(
         default={}, max_length=MAX_METADATA, description="Repeated in the answer."

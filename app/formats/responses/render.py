@@ -1,4 +1,4 @@
-"""Renders events as bodies of OpenAI's Responses. Pure."""
+"""Renders events as bodies of OpenAI's Responses API. Pure."""
 
 import time
 import uuid

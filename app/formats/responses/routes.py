@@ -1,4 +1,4 @@
-"""The routes of OpenAI's Responses."""
+"""The routes of OpenAI's Responses API."""
 
 import time
 import uuid
@@ -34,7 +34,7 @@ blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/re
 )
 @repeatable
 def create_response() -> flask.Response:
-    """Answer a conversation, in the form of OpenAI's Responses."""
+    """Answer a conversation, in the form of OpenAI's Responses API."""
     request = receive(parse.response, services().settings, services().gate)
     conversation = StoredConversation(request, services())
     chat = request.chat(conversation.messages)

@@ -1,4 +1,4 @@
-"""Tools of OpenAI's Responses, and their conversion to a chat. Pure."""
+"""Tools of OpenAI's Responses API, and their conversion to the form that chats use. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal

@@ -26,12 +26,12 @@ def answer_text(
     and the exceptions of `answer`.
     """
     if framing is not None and request.n > 1:
-        raise BadRequest("a stream has room for one choice only", request.names["n"])
+        raise BadRequest("a stream can contain only one choice", request.names["n"])
     for name in ("timings", "timings_per_token"):
         if framing is PLAIN_TEXT and getattr(request, name):
-            raise BadRequest("Accept: text/plain has no room for timings", name)
+            raise BadRequest("an answer in text/plain can't contain timings", name)
     if framing is PLAIN_TEXT and request.return_progress:
-        raise BadRequest("Accept: text/plain has no room for progress", "return_progress")
+        raise BadRequest("an answer in text/plain can't contain progress", "return_progress")
     model = model_of(request.model)
 
     def prepare() -> Prepared:

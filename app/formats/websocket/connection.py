@@ -62,7 +62,7 @@ class SharedSocket:
     # simple_websocket's thread
 
     def recv(self, size: int) -> bytes:
-        """Receives, at most MAX_UNREAD bytes ahead of the reader."""
+        """Receives data. Waits first while more than MAX_UNREAD bytes await reading as messages."""
         self._may_receive.wait()
         data = self._socket.recv(size)
         self._unread += len(data)

@@ -50,7 +50,7 @@ class Envelope(Parameters):
 def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
     """The JSON object in a message. `max_bytes`: the limit on a body's size. Raises BadRequest."""
     if isinstance(data, bytes):
-        raise BadRequest("messages are text, not binary", None, "invalid_json")
+        raise BadRequest("messages must be text, not binary", None, "invalid_json")
     check_values(data.encode(), max_bytes)
     try:
         value = pydantic_core.from_json(data, allow_inf_nan=True, cache_strings="none")

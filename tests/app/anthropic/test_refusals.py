@@ -31,7 +31,7 @@ def blocks(*contents, role="user"):
             "messages.0: the results of its calls must follow",
         ),
         (blocks(CALL), "messages.0.content.0: must be a block of type"),
-        ({"messages": USER * 2049}, "messages: must be at most 2048"),
+        ({"messages": USER * 2049}, "messages: must have at most 2048 items"),
         (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),
         (blocks({"type": "thinking", "thinking": "x"}), "messages.0.content.0: must be a block"),
         (blocks(*TEXTS, TEXTS[0]), "messages: must have at most 10000"),
