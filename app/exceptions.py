@@ -1,6 +1,6 @@
 """Errors of a request outside the engine.
 
-    SwitchyardError ├── BadRequest a parameter, or the body, can't be understood or honoured ├──
+    SwitchyardError ├── BadRequest a parameter, or the body, can't be understood or honored ├──
     Unauthorized the request has no valid API key ├── NotPermitted the role of its API key does not
     allow the route ├── LimitReached its API key is at a limit, or its address has sent too many
     wrong keys ├── BudgetSpent its API key has used up its budget ├── BodyTimeout its body took too
@@ -17,7 +17,7 @@ from switchyard.errors import SwitchyardError
 
 
 class BadRequest(SwitchyardError):
-    """The request can't be understood or honoured.
+    """The request can't be understood or honored.
 
     `param`: the parameter that caused the error. `details`: a wire format's additions to the
     message.
@@ -46,8 +46,8 @@ class ClientGone(SwitchyardError, ConnectionResetError):
 
 
 class Unauthorized(SwitchyardError):
-    """The API key is missing or not valid. All reasons have the same text, because different texts
-    would reveal keys.
+    """The API key is missing or not valid. The message is the same for all reasons, because
+    different messages would reveal keys.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,9 @@ class LimitReached(SwitchyardError):
 
 
 class BudgetSpent(SwitchyardError):
-    """The budget of the request's API key is used up. Waiting for a minute does not help."""
+    """The budget of the request's API key is used up. Unlike with LimitReached, a short wait does
+    not help.
+    """
 
 
 class BodyTimeout(SwitchyardError):
@@ -76,7 +78,7 @@ class BodyTimeout(SwitchyardError):
 
 
 class TimedOut(SwitchyardError):
-    """A deadline has passed. `code`: its setting."""
+    """A deadline has passed. `code`: the name of its setting."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

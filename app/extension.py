@@ -37,8 +37,8 @@ class Switchyard:
 
     `url`: the address of a Switchyard server whose models are used, for applications with several
     processes. With `url`, this process loads no model, and passes requests below `url_prefix` on to
-    that server. `key`: the API key for `generate` and `stream`. `url` and `key` may also come from
-    `app.config` and the environment.
+    that server. `key`: the API key for `generate`, `stream` and `count`. `url` and `key` may also
+    come from `app.config` and the environment.
     """
 
     def __init__(

@@ -45,6 +45,6 @@ def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> 
 
 
 def release() -> None:
-    """Ends all leases of the current request, which submits no more jobs."""
+    """Ends all leases of the current request, which must submit no more jobs."""
     for found in flask.g.pop(LEASES, {}).values():
         found.release()

@@ -77,7 +77,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     @pydantic.model_validator(mode="after")
     def _ask_for_keys(self) -> Self:
         if self.metrics == "key" and not self.keys_file:
-            raise ValueError("metrics: key needs a keys_file")
+            raise ValueError("metrics: 'key' needs a keys_file")
         if self.keys_file and "metrics" not in self.model_fields_set:
             self.__dict__["metrics"] = "key"
         return self

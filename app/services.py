@@ -82,7 +82,7 @@ def services() -> Services:
 
 def repeatable(view: View[Arguments]) -> View[Arguments]:
     """Lets clients repeat requests to a view. With an Idempotency-Key they get the same answer, and
-    with a Last-Event-ID the rest of a stream. Goes below `declares`.
+    with a Last-Event-ID the rest of a stream. This decorator goes below `declares`.
     """
 
     @functools.wraps(view)

@@ -46,7 +46,9 @@ class Environment(pydantic_settings.EnvSettingsSource):
 
 
 def check_environment(settings: Collection[str]) -> None:
-    """Raises SettingsError if the environment has a variable whose setting is not in `settings`."""
+    """Raises SettingsError if a variable that begins with SWITCHYARD_ names no setting in
+    `settings`, or if the configuration file is missing.
+    """
     for name in os.environ:
         is_known = name in (CONFIG, KEY, URL) or name[len(PREFIX) :].lower() in settings
         if name.startswith(PREFIX) and not is_known:

@@ -22,7 +22,7 @@ MAX_STATE_DIR = 40  # characters; Ray's Unix sockets are below, and a system all
 
 
 class EngineRange(pydantic.BaseModel, extra="forbid"):
-    """The minimum and maximum number of a model's engines in a cluster. `jobs`: the wanted number
+    """The minimum and maximum number of a model's engines in a cluster. `jobs`: the target number
     of jobs per engine, by which the cluster scales.
     """
 
@@ -264,7 +264,7 @@ class TableSettings(EngineSettings):
         if self.models_dir and not os.path.isdir(self.models_dir):
             raise ValueError(f"models_dir: {self.models_dir!r} is not a directory")
         if CLUSTER in self.at and not self.models:
-            raise ValueError('at: "cluster" needs tables [[models]]')
+            raise ValueError('at: "cluster" needs [[models]] tables')
         for one in self.models:
             if fault := self._fault_in_cluster(one):
                 raise ValueError(f"models: {one.model_name}: {fault}")

@@ -48,7 +48,9 @@ class Prompt:
         )
 
     def fit(self, job: engine.Job) -> engine.Job:
-        """The job with this prompt's constraint, forced end and shown tokens. Raises InvalidJob."""
+        """The job with what this prompt determines: the constraint, the forced end of thoughts, the
+        shown tokens, the end tokens and the spans. Raises InvalidJob.
+        """
         constraint = self.constraint or job.constraint
         if constraint is not None:
             constraint = replace(constraint, after=self.after)
@@ -236,7 +238,10 @@ class Prompts:
         if text.rstrip().endswith(tags.start):
             return text
         if text.rstrip().endswith(tags.end):
-            raise engine.InvalidJob("this prompt has no thoughts", "reasoning_budget")
+            raise engine.InvalidJob(
+                "the chat template ends the thoughts in the prompt, so the answer has none",
+                "reasoning_budget",
+            )
         return f"{text}{tags.start}\n"
 
 

@@ -95,7 +95,7 @@ class ChatTemplate:
         """
         for name in names:
             if name in _OWN:
-                raise engine.InvalidJob(f"{name} can't be given", param)
+                raise engine.InvalidJob(f"{name} is reserved and can't be set", param)
             if name not in self.variables:
                 raise engine.InvalidJob(f"the model's chat template doesn't use {name}", param)
 

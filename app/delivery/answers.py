@@ -84,8 +84,8 @@ class Answers:
     def whole(self, submitted: Submitted, render: Render) -> flask.Response:
         """The whole answer as a response. Waits until all jobs have ended.
 
-        Raises ClientGone, TimedOut, or the error of the first job that fails. In that case, the
-        other jobs are cancelled.
+        Raises ClientGone, TimedOut, or the error of the first job that fails. After any of these,
+        the remaining jobs are cancelled.
         """
         submitted.stream.is_patient = True
         return self._begin(submitted, WholeWriter(render), 0.0)
@@ -93,9 +93,9 @@ class Answers:
     def stream(self, submitted: Submitted, render: Render, framing: Framing) -> flask.Response:
         """A streamed response, which continues until the jobs have ended.
 
-        Waits for the first frame, so that a job that fails immediately gets the status of its
-        error. Waits for at most one heartbeat interval, because by then the client must see that it
-        is being served. Raises the job's error, ClientGone or TimedOut.
+        Waits for the first frame, so that if a job fails immediately, the response has the status
+        of its error. Waits for at most one heartbeat interval, because by then the client must see
+        that it is being served. Raises the job's error, ClientGone or TimedOut.
         """
         keep = self._settings.resume_timeout if framing.mimetype == EVENTS else 0.0
         identifier = submitted.identifier if keep else None

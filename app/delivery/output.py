@@ -16,7 +16,7 @@ PROBE = 0.1  # seconds between writes to a client that may have left
 class Output:
     """The body of one answer in pieces: frames as they arrive, and heartbeats between them.
 
-    The caller closes it.
+    The caller closes the output.
     """
 
     __slots__ = (

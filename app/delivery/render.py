@@ -30,7 +30,7 @@ class Render(Protocol):
         function yet.
 
         A render returns such a function as soon as each chunk of the job makes exactly one body,
-        which depends only on the chunk's text. After that, the render may not receive these chunks.
+        which depends only on the chunk's text. After that, these chunks may bypass the render.
         """
 
     def failed(self, error: Exception) -> Iterable[Body]:

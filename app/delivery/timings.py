@@ -107,7 +107,7 @@ class _Running:
 
 
 class WithRunningTimings(Wrapped):
-    """Adds timings to each body that has new tokens: those of the body's choice so far."""
+    """Adds to each body that has new tokens the timings of the body's choice so far."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
         """`lengths`: the tokens of each job's prompt."""

@@ -104,7 +104,11 @@ class Transcripts:
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())
             if transcript.num_readers and extra >= max_extra:
-                raise engine.Full(f"{extra} requests are reading other requests' answers", 1.0)
+                raise engine.Full(
+                    f"{extra} requests are already reading other requests' answers,"
+                    " which is the maximum",
+                    1.0,
+                )
             return transcript.join()
 
     def _forget_old(self) -> None:

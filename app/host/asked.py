@@ -32,7 +32,11 @@ def asked(
         raise BadRequest("prompt: must be a string", "prompt")
     for name in MEANINGLESS:
         if name in parameters:
-            raise BadRequest(f"{name} has no meaning here", name, "unsupported_parameter")
+            raise BadRequest(
+                f"{name} is not supported by generate, stream and count",
+                name,
+                "unsupported_parameter",
+            )
     if parameters.get("max_tokens") == 0:  # the error of a request names echo, which isn't here
         raise BadRequest("max_tokens: must be at least 1", "max_tokens")
     what = {"prompt": prompt} if messages is None else {"messages": messages}

@@ -83,7 +83,7 @@ class Local:
         return self.services.models
 
     def start(self) -> None:
-        """Raises RuntimeError in a forked process."""
+        """Begins to load the models. Raises RuntimeError in a forked process."""
         hint(has_models=True)
         with self._lock:
             if self._given is not None:
@@ -162,7 +162,9 @@ class Local:
         if self._process == os.getpid():
             return
         if self._is_closed:
-            raise engine.Dead("this application's models were closed and not started again")
+            raise engine.Dead(
+                "this application has closed its models: call Switchyard.start to load them again"
+            )
         self.start()
 
     def _wait_until_loaded(self) -> None:

@@ -40,7 +40,8 @@ def make_passing(
 ) -> flask.Blueprint:
     """A blueprint that passes on requests to all paths below `url_prefix`, except for WebSockets.
 
-    A request keeps its own API key. The application's key is for `generate` and `stream` only.
+    A request keeps its own API key. The application's key is only for `generate`, `stream` and
+    `count`.
     """
     api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     for call in before_request:

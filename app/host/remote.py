@@ -65,7 +65,7 @@ class RemoteSource:
             return self._read_body(json.loads(data))
         except (ValueError, TypeError, AttributeError) as reason:
             error = engine.Failure(
-                "the models' server is not Switchyard: its events have another form"
+                "the models' server is not Switchyard: its events have an unexpected form"
             )
             error.__cause__ = reason
             return error
@@ -102,7 +102,7 @@ class Remote:
 
     @property
     def models(self) -> engine.Models:
-        """Raises RuntimeError."""
+        """Always raises RuntimeError, because this process has no models."""
         raise RuntimeError(f"the models run on {self.upstream.url}, not in this process")
 
     def start(self) -> None:
@@ -127,7 +127,7 @@ class Remote:
             return int(json.loads(answer.read_all(MAX_COUNTED))["count"])
         except (ValueError, LookupError, TypeError) as reason:
             raise engine.Failure(
-                "the models' server is not Switchyard: its count has another form"
+                "the models' server is not Switchyard: its token count has an unexpected form"
             ) from reason
 
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
@@ -137,7 +137,10 @@ class Remote:
         request's `timeout`, or else the setting `queue_timeout`.
         """
         if self._is_closed:
-            raise engine.Dead("this application's connection was closed and not started again")
+            raise engine.Dead(
+                "this application has closed its connection to the server: call"
+                " Switchyard.start to open it again"
+            )
         wait = Wait(self._settings, body.get("timeout"))
         while True:
             answer = self._ask(path, body, wait)

@@ -22,8 +22,8 @@ Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
 class HostModels(engine.Models):
-    """Models in a process that continues if one of them fails. A failed model is loaded again,
-    after increasingly long waits.
+    """Models whose process continues if a model fails. A failed model is loaded again, after
+    increasingly long waits.
     """
 
     is_final = False

@@ -88,8 +88,8 @@ class Upstream:
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter answer instead of the server, in this process. An adapter of None
-        restores the server. Used by tests of host applications.
+        """Lets an adapter answer instead of the server, in this process. If `adapter` is None, the
+        server answers again. Used by tests of host applications.
         """
         self.close()
         self._adapter = adapter
@@ -120,7 +120,7 @@ class Upstream:
             raise engine.Dead("the models' server can't be reached", RETRY) from reason
         except requests.RequestException as reason:
             logger.warning("%s doesn't answer: %s", self.url, _what_failed(reason))
-            raise engine.Dead("the models' server can't be queried", RETRY) from reason
+            raise engine.Dead("the request to the models' server failed", RETRY) from reason
         finally:
             WAITING.__dict__.clear()
 

@@ -1,4 +1,6 @@
-"""Limits of a host application's wait for its server: deadlines, silence, its own client."""
+"""Ends a host application's wait for its server at a deadline, after too long a silence, or when
+the application's own client leaves.
+"""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The WSGI worker of a host application: whether it is ending, and warnings about its kind."""
+"""The WSGI worker of a host application: whether it is ending, and warnings about its setup."""
 
 import functools
 import importlib
@@ -25,7 +25,8 @@ def is_ending() -> bool:
 
 
 def hint(has_models: bool) -> None:
-    """Logs a warning if the kind of worker doesn't suit long requests. Each warning is logged once.
+    """Logs a warning if the WSGI server's worker type, threads or number of processes doesn't suit
+    the extension. Each warning is logged once.
 
     `has_models`: whether this process loads models itself.
     """

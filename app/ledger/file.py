@@ -82,7 +82,7 @@ def open_to_read(path: str) -> sqlite3.Connection:
 
 
 def back_up(path: str, target: str) -> None:
-    """Writes a complete copy to `target`, in one step, even while a server writes to the file.
+    """Replaces `target` atomically with a complete copy, even while a server writes to the file.
     Raises LedgerError.
     """
     if not os.path.isfile(path):

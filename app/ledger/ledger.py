@@ -231,6 +231,7 @@ def _lock(path: str) -> int:
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise LedgerError(
-                    f"ledger {path} is used by another running server: give each its own file"
+                    f"ledger {path} is used by another running server: give each server its own"
+                    f" file"
                 ) from None
             time.sleep(0.05)

@@ -47,7 +47,7 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A request whose answer and jobs have ended. None: unknown."""
+    """A request whose answer and jobs have ended. In its fields, None means unknown."""
 
     id: str
     request_id: str
@@ -88,8 +88,8 @@ class Refusal(NamedTuple):
     """A request for a generation that was refused before it had jobs. It counts only in its day's
     sums.
 
-    `model`: empty if the request was refused before its model was known, because of a limit that
-    needs no body, or because of a parameter.
+    `model`: empty if the request was refused before its model was known: by a limit that is checked
+    before the body is read, or because of a parameter.
     """
 
     ended: float

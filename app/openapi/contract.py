@@ -89,7 +89,7 @@ def declares(
     stream's items by media type, for status 200; `str` for bare text. `errors`: statuses with a
     body of type `error`, besides 401, 403, 429, 500 and those for a body that can't be read.
     `example`: a body or query string with which to try the route. `who`: the lowest role that may
-    use the route. `counts`: whether a request with a body or query string counts towards the limits
+    use the route. `counts`: whether a request with a body or query string counts toward the limits
     of its API key.
     """
     contract = Contract(answers, body, query, is_form, streams or {}, errors, error, example, who)
@@ -118,8 +118,8 @@ def needs(who: Who) -> Callable[[View], View]:
 
 
 def declared(app: flask.Flask) -> Iterator[tuple[werkzeug.routing.Rule, Contract]]:
-    """The routes of `app` with a contract. A host application's own routes have no contract. For a
-    view with several paths, only the first path.
+    """The routes of `app` with a contract. A host application's own routes have no contract. If a
+    view has several paths, only the first is included.
     """
     seen: set[str] = set()
     for rule in app.url_map.iter_rules():

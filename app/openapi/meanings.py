@@ -2,7 +2,7 @@
 
 MEANINGS = {
     204: "No content.",
-    400: "A parameter, or the body, can't be understood or honoured; `param` names it.",
+    400: "A parameter, or the body, can't be understood or honored; `param` names it.",
     401: "The API key is missing or not valid, and the server requires one.",
     403: "Forbidden for this `Host`, from another machine, for a web page of another origin, or"
     " with an API key of this role.",

@@ -37,7 +37,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Times and paid tokens of all jobs of a request. Times are in seconds. None: unknown."""
+    """Times and paid tokens of all jobs of a request. Times are in seconds. None means unknown."""
 
     queue: float | None = None  # the longest wait of a job
     first_token: float | None = None  # from the submission to the first token of any job
@@ -130,7 +130,7 @@ class Account:
         return Account(self._recorders)
 
     def enter(self) -> None:
-        """Counts the request towards its key's quota, and takes one of the key's places for
+        """Counts the request toward its key's quota, and takes one of the key's places for
         concurrent requests, which the account gives back when it closes. Raises LimitReached.
         """
         assert self.quota is not None

@@ -82,7 +82,7 @@ class ApiKey(pydantic.BaseModel):
 
     @property
     def digest(self) -> str:
-        """In hexadecimal digits."""
+        """The key's hash, in hexadecimal digits."""
         return self.hash.removeprefix("sha256:")
 
     def is_valid(self, now: datetime) -> bool:
@@ -106,7 +106,7 @@ class KeyTable:
 
 
 def digest_of(key: bytes) -> str:
-    """The SHA-256 of a key. No slow hash is needed, because keys are 256 random bits."""
+    """The SHA-256 of a key. No slow hash is needed, because keys have 256 random bits."""
     return hashlib.sha256(key).hexdigest()
 
 

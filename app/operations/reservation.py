@@ -17,7 +17,7 @@ EXTENSION = 64  # tokens that a running job reserves at once when it has used up
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The number of paid tokens that a job reserves at its start."""
+    """The paid tokens that a job reserves at its start, and the limit on its new tokens."""
 
     identifier: str
     prompt: int
@@ -90,7 +90,8 @@ class Reservation:
     def note(self, used: engine.Used, owed: int, paid: int) -> int:
         """Handles a report from a job. Returns how many new tokens the job may have in total.
 
-        `owed`: computed tokens since the last report. `paid`: all paid tokens of the job so far.
+        `owed`: computed and new tokens since the last report. `paid`: all paid tokens of the job so
+        far.
         """
         if self._bucket is not None:
             self._bucket.owe(owed, owed)

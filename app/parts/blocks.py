@@ -27,7 +27,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockOpened:
-    """An empty block has begun. `block` grows afterwards, perhaps before a reader gets this."""
+    """An empty block has begun. `block` grows afterwards, perhaps even before a reader gets this
+    step.
+    """
 
     block: Block
 

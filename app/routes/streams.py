@@ -21,5 +21,5 @@ def resume_stream(identifier: str) -> flask.Response:
     """
     of, position = event_position() or (identifier, 0)
     if of != identifier:
-        raise werkzeug.exceptions.NotFound("Last-Event-ID is of another stream")
+        raise werkzeug.exceptions.NotFound("Last-Event-ID belongs to another stream")
     return services().answers.resume(identifier, position)

@@ -166,7 +166,9 @@ class Viewers:
 
 
 class Watched(Streamed):
-    """A viewer's response: a request thread writes the first frame, the sender all others."""
+    """A viewer's response: a request thread writes the first frame, and the sender writes all
+    others.
+    """
 
     def __init__(self, view: View, viewers: Viewers, of: Services) -> None:
         self._viewers = viewers

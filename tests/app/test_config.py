@@ -378,7 +378,7 @@ def test_with_keys_metrics_need_one_unless_they_are_set_open(given, access):
 
 
 def test_a_fault_of_several_settings_is_told_once():
-    with pytest.raises(SettingsError, match=r"^argument metrics: key needs a keys_file$"):
+    with pytest.raises(SettingsError, match=r"^argument metrics: 'key' needs a keys_file$"):
         read_settings(metrics="key")
 
 

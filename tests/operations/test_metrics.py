@@ -167,7 +167,7 @@ def test_who_may_ask(make_client, make_keyed, keys_file):
     assert client.get("/metrics").status_code == 401
     opened = make_keyed(ScriptedBackend(), metrics="open")
     assert opened.get("/metrics").status_code == 200
-    with pytest.raises(SettingsError, match="metrics: key needs a keys_file"):
+    with pytest.raises(SettingsError, match="metrics: 'key' needs a keys_file"):
         read_settings(metrics="key")
 
 

@@ -13,8 +13,8 @@ OVERHEAD = 1024  # bytes of a turn beside its texts
 class Turn:
     """One response, with the messages that its request and answer have added to the conversation.
 
-    A turn refers to the turn that it continues, so the whole conversation is kept, and each text
-    only once.
+    A turn refers to the turn that it continues, so the whole conversation is kept, with each text
+    stored only once.
     """
 
     identifier: str  # of the response

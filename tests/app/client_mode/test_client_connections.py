@@ -139,7 +139,7 @@ def test_close_ends_the_connections_that_carry_nothing(upstream, make_remote):
 
 def test_a_key_that_no_header_can_hold_is_an_error_that_does_not_tell_it(make_remote, caplog):
     app = make_remote("http://127.0.0.1:1", key="secret\nkey")
-    with pytest.raises(engine.Dead, match="server can't be queried") as caught:
+    with pytest.raises(engine.Dead, match="request to the models' server failed") as caught:
         app.switchyard.generate("x")
     assert caught.value.retry_after == RETRY
     assert "InvalidHeader" in caplog.text and "secret" not in caplog.text
