@@ -102,7 +102,8 @@ class ChatTemplate:
     def render(self, conversation: Conversation, escape: Callable[[str], str]) -> str:
         """The text of the prompt. `escape` is applied to every text of the user.
 
-        Raises engine.InvalidJob for messages that the template refuses or fails on.
+        Raises engine.InvalidJob if there is no usable template, or if it refuses the messages or
+        fails.
         """
         if self._template is None:
             missing = "the model has no chat template; use /v1/completions"

@@ -56,7 +56,7 @@ def health() -> flask.Response:
 @short.get("/ping")
 @declares({200: None, 503: None}, who="public")
 def ping() -> flask.Response:
-    """The same status without a body, as in SageMaker and vLLM."""
+    """The same status as `/health`, without a body, as in SageMaker and vLLM."""
     return flask.Response(status=200 if why_unready() is None else 503, mimetype="text/plain")
 
 

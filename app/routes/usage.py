@@ -70,8 +70,8 @@ class UsageList(TypedDict):
 @blueprint.get("/usage")
 @declares({200: UsageList}, query=UsageQuery, streams={CSV: str}, errors=(501, 503), counts=False)
 def list_usage() -> flask.Response:
-    """The usage of the request's own API key, by day and model; with an admin's key, the usage of
-    all keys.
+    """The usage of the request's own API key, by day and model; with an admin's key, or if the
+    server has no keys, all usage.
     """
     query = validate(UsageQuery, read_query(UsageQuery))
     last = _day(query.last, "to") or datetime.now(UTC).date()
