@@ -26,7 +26,7 @@ def make_backend(
 ) -> Backend:
     """Returns the backend for the device that `config` names. Called on the engine thread, because
     the imports of torch and exllamav2 take seconds. `grammars`: the model's grammars, if there are
-    any. `tell_progress` is called with the progress of a load, from 0 to 1. Raises ModelError.
+    any. `tell_progress` is called with the progress of loading, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
     if is_by_exl3(config, read_config(config.path)):
@@ -52,7 +52,7 @@ def _make_exl3(
 ) -> Backend:
     check_exl3_settings(config)
     if device == "cpu":
-        raise ModelError("ExLlamaV3 needs a CUDA device: the CPU backend serves float16 Llamas")
+        raise ModelError("EXL3 models need a CUDA device: the CPU backend can't serve them")
     from switchyard.engine.backends import exl3
 
     exl3.check_machine(config)
@@ -84,10 +84,10 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
         raise ModelError("device 'cuda': torch finds no CUDA device")
     cause = f"the driver, {found[0].driver}, may be too old for its CUDA {torch.version.cuda}"
     if torch.version.cuda is None:
-        cause = "it is built without CUDA: docs/deployment.md says how to install another"
+        cause = "it is built without CUDA: docs/deployment.md says how to install another build"
     raise ModelError(
         f"there is a GPU, {found[0].name}, that torch {torch.__version__} can't use: {cause}."
-        " `device` = `cpu` works without it"
+        " To serve without it, set `device` to `cpu`"
     )
 
 

@@ -13,7 +13,7 @@ class Backend(Protocol):
     the backend's work since its creation.
 
     A failure of one job is an event of that job. An exception concerns all jobs: DeviceLost if only
-    another process can continue, OutOfMemory if it might work with fewer jobs.
+    another process can continue, OutOfMemory if fewer jobs at once might work.
     """
 
     work: Work

@@ -16,7 +16,7 @@ MAX_CLIENTS = 1000  # that are remembered, the latest
 
 
 class Bill:
-    """The cost of one job's masks. `Bills` creates it."""
+    """The cost of one job's masks. Created by `Bills`."""
 
     def __init__(self, bills: "Bills", client: str) -> None:
         self.client = client
@@ -56,12 +56,12 @@ class Bill:
         credit.
         """
         if self.latest > MAX_MASK:
-            raise _too_slow(f"a token has taken {self.latest:.1f} s of a core")
+            raise _too_slow(f"a token has taken {self.latest:.1f} s of CPU time")
         if self.excess and (self.num_masks >= GRACE or self.debt - self.excess > CREDIT):
             mean = 1000 * self.seconds / self.num_masks
             raise _too_slow(
-                f"its tokens take {mean:.0f} ms of a core each, and {1000 * MAX_SECONDS:.0f} ms are"
-                " allowed on average"
+                f"its tokens take {mean:.0f} ms of CPU time each, but only"
+                f" {1000 * MAX_SECONDS:.0f} ms are allowed on average"
             )
 
 

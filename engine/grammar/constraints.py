@@ -1,5 +1,5 @@
-"""Makes constraints from clients' JSON schemas, regular expressions, lists and grammars. Pure. Runs
-on request threads. `Grammars` compiles a constraint, and may still refuse it.
+"""Makes constraints from clients' JSON schemas, regular expressions, lists of choices and grammars.
+Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
 import functools
@@ -36,8 +36,9 @@ def json_object() -> Constraint:
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
-    """JSON that is valid according to `schema`, which follows draft 2020-12 or an older draft. Its
-    properties may be in any order, with spaces as in `spelling.WHITESPACE`. Raises InvalidJob.
+    """JSON that is valid according to `schema`, which follows draft 2020-12 or an older draft. The
+    properties of an object may be in any order, with spaces as in `spelling.WHITESPACE`. Raises
+    InvalidJob.
     """
     text, _ = _compiled(schema)
     return _grammars({"name": _JSON, "lark_grammar": text})
@@ -70,7 +71,7 @@ def choice(texts: Sequence[str]) -> Constraint:
 
 
 def grammar(text: str) -> Constraint:
-    """Text of a grammar, in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
+    """Text that follows a grammar in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
     check_length(text)
     if not is_lark(text):
         text = to_lark(text)
@@ -103,10 +104,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Either a `template`, or JSON of `form`. The form must be JSON, because with other forms the
-    lexer may not know whether they have begun. Without an `opening`, the alternatives may be JSON
-    themselves. Their keys must then keep their order and spelling, because otherwise the parser
-    would have to hold back the whole answer. Raises InvalidJob.
+    """Either a `template`, or JSON that `form` admits. The form must be JSON, because with other
+    forms the lexer may not know whether they have begun. Without an `opening`, the alternatives may
+    be JSON themselves. Their keys must then keep their order and spelling, because otherwise the
+    parser would have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -244,4 +245,4 @@ def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
 def check_length(text: str, limit: int = MAX_LENGTH) -> None:
     """Raises InvalidJob before further work if the text is too long."""
     if len(text) > limit:
-        raise InvalidJob(f"it has more than {limit} characters", "constraint")
+        raise InvalidJob(f"the constraint has more than {limit} characters", "constraint")

@@ -88,7 +88,7 @@ class Grammars:
         return matcher.deep_copy()
 
     def note_use(self, grammar: str, seconds: float) -> None:
-        """Note that a copy of a matcher from `matcher` has used `seconds` of a core."""
+        """Note that a matcher that `matcher` returned has used `seconds` of CPU time."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:

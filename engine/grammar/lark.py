@@ -44,15 +44,17 @@ def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
     code, patterns, schemas = _parts(text)
     plain = " ".join(one for one, is_code in code if is_code)
     if "<" in plain:
-        raise InvalidJob("special tokens can't be in a grammar", "constraint")
+        raise InvalidJob("a grammar can't contain special tokens (<)", "constraint")
     if "@" in plain:
-        raise InvalidJob("other grammars can't be in a grammar", "constraint")
+        raise InvalidJob("a grammar can't refer to other grammars (@)", "constraint")
     if attribute := _ATTRIBUTE.search(plain):
         raise InvalidJob(f"{attribute[1]} is not supported in a grammar", "constraint")
     if sum(plain.count(c) for c in "([{:") > MAX_NESTING:
-        raise InvalidJob(f"it has more than {MAX_NESTING} rules and brackets", "constraint")
+        raise InvalidJob(
+            f"the grammar has more than {MAX_NESTING} rules and brackets", "constraint"
+        )
     if plain.count("&") > MAX_CONJUNCTIONS:
-        raise InvalidJob(f"it has more than {MAX_CONJUNCTIONS} &", "constraint")
+        raise InvalidJob(f"the grammar has more than {MAX_CONJUNCTIONS} & operators", "constraint")
     whole = "".join(one for one, _ in code)
     return whole, schemas, seconds_of_regex(plain, *patterns)
 
@@ -74,7 +76,7 @@ def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]
             try:
                 schema, start = json.JSONDecoder().raw_decode(text, start)
             except (ValueError, RecursionError):
-                raise InvalidJob("what follows a %json is not JSON", "constraint") from None
+                raise InvalidJob("the text after %json is not valid JSON", "constraint") from None
             piece = f"@schema_{len(schemas)}"
             schemas[piece[1:]] = schema
         elif match["regex"]:

@@ -28,15 +28,15 @@ def check_seconds(seconds: float) -> None:
     """Raises InvalidJob if the estimate is too long."""
     if seconds > MAX_SECONDS:
         raise InvalidJob(
-            "it would take too long to compile: it has too many parts, or too many that may be"
-            " left out",
+            "the constraint would take too long to compile: it has too many parts, or too many"
+            " optional parts",
             "constraint",
         )
 
 
 class Estimate:
-    """Estimated seconds of a core for one schema. Each part is added before the work on it. One
-    thread.
+    """Estimated seconds of CPU time for one schema. The time for each part is added before the work
+    on that part begins. One thread.
     """
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Estimate:
         self.seconds += seconds
         if self.seconds > MAX_SECONDS:
             raise InvalidJob(
-                f"the schema at #{where} is not supported: with what comes before it, it would take"
-                " too long to compile",
+                f"the schema at #{where} is not supported: together with the parts before it, it"
+                " would take too long to compile",
                 "constraint",
             )
 

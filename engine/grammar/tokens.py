@@ -15,9 +15,9 @@ SLICES = [r'[^"\\\x00-\x1F\x7F]' + number for number in ("{1,10}", "{1,30}", "+"
 
 
 def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer:
-    """The tokenizer for grammars. To it, no text is a control token: in a grammar, "<|im_end|>"
-    means ten characters, because as a token it would end the turn. Rules name control tokens by
-    their ids. Other added tokens are ordinary text.
+    """Returns the tokenizer for grammars. It treats no text as a control token: in a grammar,
+    "<|im_end|>" means ten characters, because as a token it would end the turn. Rules name control
+    tokens by their ids. Other added tokens are ordinary text.
 
     `pieces`: the bytes of each token, special ones included. Raises ModelError.
     """
@@ -29,7 +29,7 @@ def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer
         raise
     except BaseException as reason:  # ValueErrors, and panics of Rust, which are no Exceptions
         message = " ".join(str(reason).split())
-        raise ModelError(f"tokenizer.json can't constrain outputs: {message}") from None
+        raise ModelError(f"tokenizer.json can't be used for constraints: {message}") from None
 
 
 class _Tokens:

@@ -1,4 +1,4 @@
-"""Allows slow work that holds the GIL only in turns, so that such work never takes most of the
+"""Lets slow work that holds the GIL run only in turns, so that such work never takes most of the
 time. Engine thread.
 """
 

@@ -64,7 +64,7 @@ def max_new_tokens(
         raise PromptTooLong(
             f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the model's"
             f" context of {info.max_seq_len} tokens, or the cache of"
-            f" {info.num_pages} pages of {info.page_size}{guesses}",
+            f" {info.num_pages} pages of {info.page_size} tokens{guesses}",
             "prompt" if room < 1 else "max_new_tokens",
             prompt_tokens,
             wanted,
@@ -111,13 +111,13 @@ def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
         raise InvalidJob("at least one new token must be requested", "max_new_tokens")
     if job.min_new_tokens > job.max_new_tokens:
         raise InvalidJob(
-            f"min_tokens {job.min_new_tokens} is more than the {job.max_new_tokens} new tokens",
+            f"min_tokens {job.min_new_tokens} exceeds max_tokens, which is {job.max_new_tokens}",
             "min_new_tokens",
         )
     max_new_tokens(len(job.prompt), job.max_new_tokens, info, config)
     if job.healing is not None and (job.num_logprobs, job.prompt_logprobs) != (None, None):
         raise InvalidJob(
-            "logprobs don't work with token healing, which removes a token of the prompt",
+            "logprobs don't work with token healing, which removes a token from the prompt",
             "healing",
         )
     if job.negative_prompt:
@@ -138,8 +138,8 @@ def _check_constraint(job: Job) -> None:
     ):
         if is_given:
             raise InvalidJob(
-                "the completion ends where its constraint is complete, so this can't be combined"
-                " with a constraint",
+                f"{name} can't be combined with a constraint, because the completion ends where the"
+                " constraint is complete",
                 name,
             )
 
@@ -152,8 +152,8 @@ def _check_pair(job: Job, info: ModelInfo, config: ModelConfig) -> None:
     num_pages = job.num_pages(info.page_size, job.max_new_tokens + info.num_draft_tokens)
     if num_pages > info.num_pages or job.num_sequences > config.max_batch_size:
         raise InvalidJob(
-            f"with a negative prompt the job needs {num_pages} pages of {info.num_pages}, and 2"
-            f" places of {config.max_batch_size} in the batch",
+            f"with a negative prompt, the job needs {num_pages} of {info.num_pages} pages in the"
+            f" cache and 2 of {config.max_batch_size} places in the batch",
             "negative_prompt",
         )
     if job.prompt_logprobs is not None:

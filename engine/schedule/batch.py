@@ -22,7 +22,7 @@ class Loop:
     last: Finished | Failed | None = None
 
     def finish(self, ends: Iterable[JobEvent]) -> Finished:
-        """The job's `Finished`, with the counts of the generator's end if there is one."""
+        """The job's `Finished`, with the counts of the generator's `Finished`, if there is one."""
         end = Finished(
             self.job.identifier,
             "stop",
@@ -130,7 +130,9 @@ class Batch:
         return kept, list(loops.values())
 
     def put_back(self, identifier: str) -> Job | None:
-        """Take a job out so that it can run again; None if it must not."""
+        """Take a job out and return it, so that it can run again. Returns None if it must not run
+        again.
+        """
         if identifier in self._emitted or identifier in self._put_back:
             return None
         self._put_back.add(identifier)

@@ -9,11 +9,11 @@ LEAST_SHARE = 32  # tokens; a smaller part of a prompt, beside others, is not wo
 
 
 class Budget:
-    """The number of prompt tokens for each iteration, shared by the prompts in the order of their
-    starts. While no prompt waits, the number is `usual`. It doubles with each iteration in which a
-    prompt waits, up to `most`, and afterwards falls back. It never exceeds what keeps an iteration
-    within `gap`, judging by the iterations measured so far, but is at least a quarter of `usual`,
-    because prompts must continue.
+    """The number of prompt tokens for each iteration, shared by the prompts in the order in which
+    they started. While no prompt waits, the number is `usual`. It doubles with each iteration in
+    which a prompt waits, up to `most`, and afterwards falls back. It never exceeds what keeps an
+    iteration within `gap`, judging by the iterations measured so far, but is at least a quarter of
+    `usual`, because prompts must continue.
     """
 
     def __init__(self, usual: int, most: int, gap: float = math.inf) -> None:
@@ -34,13 +34,14 @@ class Budget:
 
     @property
     def tokens(self) -> int:
-        """The number for the next iteration in which a job decodes."""
+        """The number of prompt tokens for the next iteration in which a job decodes."""
         wanted = min(self._usual << self._level, self._most)
         return max(min(wanted, self._within_gap()), self.least)
 
     def has_room(self, num_left: int, most: int) -> bool:
-        """Whether another prompt gets a share of the next iteration. `num_left`: how many of `most`
-        tokens the started prompts leave over.
+        """Whether another prompt gets a share of the next iteration. `num_left`: how many tokens
+        the prompts that have started still need. `most`: the number of prompt tokens for that
+        iteration.
         """
         has_room = num_left + LEAST_SHARE <= most or not num_left
         self._is_short |= not has_room
@@ -51,9 +52,9 @@ class Budget:
         self._left, self._spent = tokens, 0
 
     def share(self, num_left: int) -> int:
-        """Tokens of the next prompt in this iteration. The prompt has `num_left` tokens left. If
-        these don't all fit, the share is a power of two, because other sizes don't match a shared
-        pass and would need their own.
+        """Returns how many tokens the next prompt gets in this iteration. The prompt has `num_left`
+        tokens left. If these don't all fit, the share is a power of two, because other sizes don't
+        match a shared pass and would need their own.
         """
         share = min(num_left, max(self._left, 0))
         if share == num_left or (share < LEAST_SHARE and not self._spent):

@@ -65,7 +65,7 @@ class Counters:
         self._has_changed = True
 
     def prefill(self, event: Prefill, done_tokens: int | None) -> None:
-        """`done_tokens`: tokens of the prompt that were done before; None for a job's first
+        """`done_tokens`: tokens of the prompt that were computed before; None for a job's first
         event.
         """
         if done_tokens is None:

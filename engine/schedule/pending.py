@@ -1,5 +1,5 @@
-"""The queue of waiting jobs, best first. Pure, because the work of started jobs serves as the
-clock.
+"""The queue of waiting jobs, best first. Doesn't read the time: the queue measures waiting by the
+work of the jobs that have started.
 """
 
 import heapq
@@ -76,15 +76,15 @@ class Pending:
       priorities get at least one part in `factor` + 1 of all work. So with `n` lower priorities,
       none waits for longer than `n` turns until its next job starts.
     - Client: within a priority, each client gets an equal share of the work, by start-time fair
-      queueing (Goyal, Vin, Cheng 1996). A job's tag is the work of its client that was started
+      queueing (SFQ; Goyal, Vin, Cheng 1996). A job's tag is the work of its client that was started
       before it. New clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997), because with
-      SFQ's own, a stream of new clients would starve the others.
-    - Size: within a client, the job with the least expected work first, in prompt and new tokens. A
+      the virtual time of SFQ, a stream of new clients would starve the others.
+    - Size: within a client, the job with the least expected work (prompt and new tokens) first. A
       job's fair wait is the client's waiting work when the job arrives, including the job. The job
-      is due after `factor` - 1 times its fair wait has started; due jobs go first, the longest due
-      before others. So no job waits longer than `factor` times its fair wait plus one job, because
-      the work of the jobs due before it is at most its fair wait. Others may overtake a job for
-      which there is no room until they have done `factor` times its work; then all wait.
+      is due after work of `factor` - 1 times its fair wait has started. Due jobs go first, in the
+      order in which they became due. So no job waits longer than `factor` times its fair wait plus
+      one job, because the work of the jobs due before it is at most its fair wait. Other jobs may
+      overtake a job that has no room, until they have done `factor` times its work; then all wait.
     """
 
     def __init__(self, factor: float = 4.0) -> None:
@@ -144,7 +144,7 @@ class Pending:
         self.remove(identifier)
 
     def remove(self, identifier: str) -> Job | None:
-        """Returns the job; None if it was not waiting."""
+        """Remove a job and return it. Returns None if the job was not waiting."""
         entry = self._entries.pop(identifier, None)
         if entry is None:
             return None

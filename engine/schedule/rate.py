@@ -1,4 +1,4 @@
-"""The rate at which jobs end. Pure, because the caller provides the times."""
+"""The rate at which jobs end. Reads no clock: the caller provides the times."""
 
 import math
 from typing import NamedTuple

@@ -22,7 +22,7 @@ class UsualAnswers:
             return self._means.get((client, kind), USUAL_TOKENS)
 
     def note(self, client: str, kind: str, new_tokens: int) -> None:
-        """Adds an answer that has ended by itself or at its limit. Takes the lock briefly."""
+        """Add an answer that has ended by itself or at its limit. Takes the lock briefly."""
         with self._lock:
             mean = self._means.pop((client, kind), USUAL_TOKENS)
             self._means[client, kind] = mean + WEIGHT * (new_tokens - mean)

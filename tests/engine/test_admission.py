@@ -232,7 +232,7 @@ def test_new_tokens_default_to_what_the_context_allows(make_engine):
 
 def test_a_negative_prompt_needs_a_second_place_in_the_batch(make_engine):
     model = make_engine(ScriptedBackend(), max_batch_size=1)
-    with pytest.raises(engine.InvalidJob, match="2 places of 1 in the batch"):
+    with pytest.raises(engine.InvalidJob, match="2 of 1 places in the batch"):
         model.submit([job("a", 1, negative_prompt=(1, 2))])
     assert text(take_all(model.submit([job("b", 1)])))
 

@@ -87,7 +87,7 @@ def test_a_job_leaves_room_for_the_last_guesses():
 def test_a_pair_takes_two_places_of_the_batch():
     pair = job(negative_prompt=(1,))
     admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=2))
-    with pytest.raises(engine.InvalidJob, match="2 places of 1 in the batch"):
+    with pytest.raises(engine.InvalidJob, match="2 of 1 places in the batch"):
         admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=1))
 
 

@@ -91,7 +91,7 @@ def test_a_missing_tensor_is_refused(tmp_path, plain):
 def test_a_tensor_of_another_shape_is_refused(tmp_path, plain):
     tensors = plain | {"model.norm.weight": torch.ones(47)}
     message = refusal(tmp_path, CONFIG, tensors)
-    assert "model.norm.weight is (47,), and config.json requires (48,)" in message
+    assert "model.norm.weight is (47,), but config.json requires (48,)" in message
 
 
 def test_fewer_layers_than_there_are_is_refused(tmp_path, plain):

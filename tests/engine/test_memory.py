@@ -274,11 +274,17 @@ def test_each_gpu_needs_a_share(spread):
         spread(4)
     with pytest.raises(engine.ModelError, match="needs two GPUs"):
         spread(gpu_split=(3, 0))
-    with pytest.raises(engine.ModelError, match=r"of 3\.5 \+ 3\.5 GiB a GPU gets too small a part"):
+    with pytest.raises(
+        engine.ModelError, match=r"with 3\.5 \+ 3\.5 GiB, one GPU gets too small a part"
+    ):
         spread()  # 128 of its 256 hidden sizes; ExLlamaV2 gives none or 256
-    with pytest.raises(engine.ModelError, match=r"of 1\.0 \+ 2\.0 GiB a GPU gets too small a part"):
+    with pytest.raises(
+        engine.ModelError, match=r"with 1\.0 \+ 2\.0 GiB, one GPU gets too small a part"
+    ):
         spread(4, gpu_split=(1, 2))
-    with pytest.raises(engine.ModelError, match=r"of 0\.0 \+ 0\.0 GiB a GPU gets too small a part"):
+    with pytest.raises(
+        engine.ModelError, match=r"with 0\.0 \+ 0\.0 GiB, one GPU gets too small a part"
+    ):
         spread(gpu_split=(0.01, 0.01))  # nothing but the cache
 
 

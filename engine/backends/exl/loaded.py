@@ -33,19 +33,19 @@ class Passes(Protocol):
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from the logits of the last `run`. Returns coded tokens, (rows,), which are valid
-        until the next draw; None for other logits.
+        """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
+        (rows,), which are valid until the next draw; None if the logits are others.
         """
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in each row of the prompt pass that has room for `length`
-        tokens.
+        """Returns the shortest row length of the prompt passes that has room for `length` tokens;
+        `length` itself if there is none.
         """
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether they
-        were computed. `starts`: position of each row's first token; `pages`: cache pages, (rows,
-        pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
+        whether they were computed. `starts`: position of each row's first token; `pages`: cache
+        pages, (rows, pages), int32.
         """
 
     def shed(self) -> bool:

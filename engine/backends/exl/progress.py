@@ -1,4 +1,4 @@
-"""The progress of a load, reported over HTTP and shown to operators. Engine thread."""
+"""The progress of loading a model, reported over HTTP and shown to operators. Engine thread."""
 
 import contextlib
 import logging

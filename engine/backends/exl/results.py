@@ -66,8 +66,8 @@ Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBr
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
     """Converts the library's own results, which only report that a job has started, to `JobBegun`.
-    All other results are our own and remain unchanged. The return of a parked job is dropped,
-    because it is not a result.
+    All other results are our own and remain unchanged. The library's result for a parked job that
+    returns is dropped, because that job started earlier.
     """
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result

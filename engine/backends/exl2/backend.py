@@ -1,6 +1,4 @@
-"""Runs the real ExLlamaV2DynamicGenerator, with one code path for GPU and CPU. Engine thread
-only.
-"""
+"""Runs ExLlamaV2's dynamic generator, with the same code for GPU and CPU. Engine thread only."""
 
 import gc
 import logging
@@ -48,7 +46,9 @@ Load = Callable[[ModelConfig, Any, Callback], LoadedModel]
 
 
 class Exl2Backend:
-    """Keeps the generator's own queue empty: `has_room` admits only jobs that can start at once."""
+    """Keeps the generator's own queue empty: `has_room` admits only jobs that can start
+    immediately.
+    """
 
     def __init__(
         self,

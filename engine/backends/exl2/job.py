@@ -1,6 +1,6 @@
 """A job of the dynamic generator that handles its own failures and samples its own tokens.
 
-All methods except the constructor run inside `generator.iterate()`.
+All methods that compute or draw run inside `generator.iterate()`.
 """
 
 import time

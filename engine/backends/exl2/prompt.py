@@ -80,7 +80,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def num_left(self) -> int:
-        """The number of tokens of all prompts that have not been computed yet."""
+        """The number of tokens of the job's prompts that have not been computed yet."""
         return sum(len(s.sequence_ids) - 1 - s.kv_position for s in self.sequences)
 
     @property

@@ -46,7 +46,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
 
     def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:
         """Returns the page that follows the same tokens as `own` and has the longest common
-        beginning with `ids`, and the length of that beginning. Returns None if no page is worth
+        beginning with `ids`, and the length of that beginning. The page is None if no page is worth
         copying from.
         """
         best, length = None, max(min(MIN_ALIKE, ids.shape[-1]) - 1, 1)

@@ -44,8 +44,8 @@ def install() -> None:
 
 
 def check_machine(config: ModelConfig) -> None:
-    """Raises ModelError if this machine lacks something that EXL3 models need: a package or a
-    GPU.
+    """Raises ModelError if a package that EXL3 models need is missing, or if a chosen GPU is too
+    old for them.
     """
     check_installed()
     for number, gpu in chosen(config).items():
@@ -64,8 +64,9 @@ def check_capability(number: int, name: str, capability: tuple[int, int]) -> Non
 
 
 def check_installed() -> None:
-    """Raises ModelError if exllamav3 is missing, or its compiled extension is, because importing
-    exllamav3 would then compile the extension for many minutes. Imports nothing.
+    """Raises ModelError if exllamav3, its compiled extension or Triton is missing, or if a version
+    does not fit. Without the extension, importing exllamav3 would compile it for many minutes.
+    Imports nothing.
     """
     try:
         version = importlib.metadata.version("exllamav3")

@@ -1,4 +1,4 @@
-"""A model of exllamav3 on one GPU, with all inputs on that GPU. Engine thread."""
+"""An exllamav3 model on one GPU, with all inputs on that GPU. Engine thread."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,7 +27,9 @@ def can_capture(library: Any) -> bool:
 
 
 class Exl3Layers:
-    """The `Layers` of a model for which `can_capture` holds. The GPU also keeps the embeddings."""
+    """The `Layers` of a model for which `can_capture` returns True. The GPU also keeps the
+    embeddings.
+    """
 
     def __init__(self, library: Any, cache: Exl3Cache, device: torch.device) -> None:
         """`library`: exllamav3's model, loaded."""

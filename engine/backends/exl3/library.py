@@ -14,8 +14,8 @@ _kept: list[torch.Tensor] = []  # the copies in graphs read these at each replay
 
 def mend_pointers() -> None:
     """Allow passes of 9 to 32 rows to be captured. In these, one product computes queries, keys and
-    values, and exllamav3 sends their addresses to the GPU from ordinary memory, which a capture
-    refuses. Idempotent.
+    values, and exllamav3 sends their addresses to the GPU from pageable memory, which CUDA does not
+    allow during a capture. Idempotent.
     """
     SlicedMultiLinear.c_ptrs = _pointers
 

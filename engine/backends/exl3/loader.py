@@ -66,7 +66,7 @@ def _load(
 ) -> LoadedModel:
     library = Model.from_config(exl3_config.library)
     if library.get_recurrent_layers():
-        raise ModelError("EXL3 models that keep a state for each text are not served")
+        raise ModelError("EXL3 models with recurrent layers are not supported")
     pages = own_cache(library, mode, tokens)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         library.load(device=device)
@@ -76,7 +76,7 @@ def _load(
     for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
         logger.info("exllamav3: %s", line)
     if failed:
-        raise ModelError(f"exllamav3 can't compute this model here: it failed at {failed[0]}")
+        raise ModelError(f"exllamav3 can't run this model on this GPU: it failed at {failed[0]}")
     cache = Exl3Cache(pages)
     loaded = LoadedModel(Exl3Model(exl3_config, library), cache, mode)
     if can_capture(library) and (layers := _proved(library, cache, device)) is not None:
@@ -102,7 +102,7 @@ def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers 
         for rows in PROVED:
             difference = _difference(layers, rows)
             if not difference < MOST_DIFFERENCE:  # or no number
-                raise RuntimeError(f"logits of {rows} rows differ by {difference:.1e}")
+                raise RuntimeError(f"the logits of {rows} rows differ by {difference:.1e}")
     except Exception as error:
         if isinstance(explain(error), OutOfMemory):
             raise

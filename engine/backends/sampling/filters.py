@@ -4,8 +4,8 @@ float32.
 Each filter sets excluded logits to -inf, in place. Tokens that tie at the limit are kept, and at
 least one token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
 
-They replace the library's filters. Its top_p drops the token that crosses the limit and keeps less
-probable ones, and its min_p and top_a readmit a stale candidate.
+These filters replace the library's. The library's top_p drops the token that crosses the limit and
+keeps less probable ones, and its min_p and top_a readmit a candidate below the limit.
 """
 
 import math
@@ -36,9 +36,9 @@ def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None
 
 
 def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
-    """Keep the smallest set of most probable tokens with at least this probability mass (Holtzman
-    et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit` may be a column; inf: keep
-    all.
+    """Keep the smallest set of most probable tokens whose probability mass is at least `limit`
+    (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit` may be a column;
+    inf: keep all.
     """
     limits = torch.as_tensor(limit, device=logits.device).expand(len(logits), 1)
     log_total = logits.logsumexp(-1, keepdim=True)
@@ -75,8 +75,8 @@ def min_p(logits: torch.Tensor, factor: float | torch.Tensor) -> None:
 
 
 def tail_free(logits: torch.Tensor, limit: float) -> None:
-    """Keep tokens until the absolute second differences of the sorted probabilities reach this
-    share of their sum (Phenix and Egan 2019, "Tail Free Sampling"). As in the authors' code, the
+    """Keep tokens until the absolute second differences of the sorted probabilities reach the share
+    `limit` of their sum (Phenix and Egan 2019, "Tail Free Sampling"). As in the authors' code, the
     most probable token is always kept, and the least probable token never is.
     """
     values, probs, _ = _sorted(logits)
@@ -89,8 +89,8 @@ def tail_free(logits: torch.Tensor, limit: float) -> None:
 
 
 def typical(logits: torch.Tensor, limit: float) -> None:
-    """Keep the smallest set of tokens nearest to the expected surprise whose probability mass
-    reaches this value (Meister et al. 2022, "Locally Typical Sampling").
+    """Keep the tokens whose surprise is nearest to the expected surprise: the smallest set whose
+    probability mass reaches `limit` (Meister et al. 2022, "Locally Typical Sampling").
     """
     logprobs = logits.log_softmax(-1)
     probs = logprobs.exp()
@@ -106,7 +106,9 @@ def typical(logits: torch.Tensor, limit: float) -> None:
 
 
 def mirostat(logits: torch.Tensor, max_surprise: float) -> None:
-    """Keep tokens with at most this surprise, in bits (Basu et al. 2021, "Mirostat", version 2)."""
+    """Keep tokens with a surprise of at most `max_surprise` bits (Basu et al. 2021, "Mirostat",
+    version 2).
+    """
     border = logits.logsumexp(-1, keepdim=True) - max_surprise * math.log(2)
     _exclude_below(logits, torch.minimum(border, logits.amax(-1, keepdim=True)))
 
@@ -163,8 +165,8 @@ def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch
     row's point in [0, 1). `points`: (rows, 1), float64.
 
     Without `skew`, tokens are ordered by id. With `skew`, they are ordered by decreasing
-    probability, and the point is raised to exp(-skew), as in exllamav2: a value above 0 favors less
-    probable tokens.
+    probability, and the point is raised to the power exp(-skew), as in exllamav2: a value above 0
+    favors less probable tokens.
     """
     if skew:
         order = _sorted(logits)[2]

@@ -48,8 +48,8 @@ def token_logprobs(
 
 
 def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: int) -> torch.Tensor:
-    """Compute the tokens of a prompt up to `end`, into the sequence's pages. Returns the logits
-    after each token, (tokens, padded vocabulary).
+    """Compute keys and values of a prompt's tokens up to `end`, and write them to the sequence's
+    pages. Returns the logits after each token, (tokens, padded vocabulary).
 
     This function works like ExLlamaV2DynamicJob.prefill, but uses no cached tokens and returns all
     logits.

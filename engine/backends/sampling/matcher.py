@@ -1,4 +1,6 @@
-"""The constraint of one job, as masks of tokens. Runs on the engine thread, except for the pool."""
+"""The constraint of one job, as masks of tokens. Runs on the engine thread, except for the pool's
+work.
+"""
 
 import concurrent.futures
 import time
@@ -57,7 +59,7 @@ class Matcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is this job's turn, and the next mask exists or never will."""
+        """Whether the next mask exists and it is this job's turn, or the mask is overdue."""
         if not self._allowed.done():
             return self._is_overdue
         return not self._needs_turn or self._turns.is_free

@@ -23,7 +23,9 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Only the tokens whose bit is set, in an array of uint8 that begins with the lowest bit."""
+    """Only the tokens whose bits are set in an array of uint8. The lowest bit of the first number
+    is that of token 0.
+    """
 
     bits: torch.Tensor
 

@@ -59,8 +59,8 @@ class Array:
         return found
 
     def rules(self, name: str) -> list[str]:
-        """The rules of the first items that may be missing. These are split in halves, because the
-        compiler is recursive.
+        """The rules of the first items that may be missing. They are halved repeatedly, because the
+        compiler is recursive and nested rules must not become deep.
         """
         lines = []
         spans = [(self._num_fixed, len(self.first))]

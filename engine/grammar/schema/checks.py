@@ -98,7 +98,7 @@ def _check_conjunctions(schemas: Sequence[Json]) -> None:
     if min(len(forms), number) > MAX_CONJUNCTIONS:
         raise InvalidJob(
             f"the schema has more than {MAX_CONJUNCTIONS} patterns and formats, and joins more than"
-            f" {MAX_CONJUNCTIONS} schemas by allOf or beside $ref",
+            f" {MAX_CONJUNCTIONS} schemas with allOf or $ref",
             "constraint",
         )
 
@@ -111,7 +111,7 @@ def _check_multiples(schemas: Sequence[Json]) -> None:
         multiple = math.lcm(multiple, int("".join(map(str, digits[:20]))) or 1)
         if multiple > MAX_MULTIPLE:
             raise InvalidJob(
-                "the common multiple of the schema's multipleOf, without trailing zeros, is above"
+                "the least common multiple of all multipleOf, without trailing zeros, is above"
                 f" {MAX_MULTIPLE}",
                 "constraint",
             )

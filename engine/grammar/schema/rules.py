@@ -83,10 +83,12 @@ class Rules:
         self._find_living()
         for where, name in pairs:
             if self._by_name[name].is_alive:
-                said = "of oneOf, two of its schemas may admit the same value; use anyOf"
+                said = "two schemas of its oneOf may admit the same value; use anyOf"
                 raise refusal(where, said)
         if not start.is_alive:
-            raise refusal(self._dead_end(start), "it is unsatisfiable: no value can end")
+            raise refusal(
+                self._dead_end(start), "it is unsatisfiable: no finite value can match it"
+            )
         lines = [f"start: {start.name}", *self._lines(start), *self._terminals.lines()]
         return "\n".join(lines)
 
@@ -259,7 +261,9 @@ class Rules:
             done.add(rule.name)
             if depth > MAX_NESTING:
                 where = rule.schemas[0].where if rule.schemas else ""
-                raise refusal(where, "it is nested too deeply, including what it refers to")
+                raise refusal(
+                    where, "it is nested too deeply, including the schemas that it refers to"
+                )
             lines, needed = self._of_rule(rule)
             yield from lines
             below = [(self._by_name[n], depth + more) for n, more in needed if n in self._by_name]

@@ -37,7 +37,9 @@ class Terminals:
         return self._names[name][0]
 
     def other_names(self, names: Collection[str], excluded: Collection[str] = ()) -> str:
-        """The definition of names that are not in `names`, with terminals that are `excluded`."""
+        """Returns the definition of a terminal for names that are not in `names` and don't match
+        the terminals in `excluded`.
+        """
         taken = [self.name(name) for name in names]
         # Plainly spelled names have no other spelling, so the others have no escapes either.
         is_free = all(self._names[name][1] for name in names) and not excluded

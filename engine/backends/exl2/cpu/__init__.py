@@ -42,7 +42,7 @@ def install() -> None:
         return
     if installed is not None or "exllamav2" in sys.modules:
         raise ModelError(
-            "exllamav2 was already imported with another extension: install the CPU backend first"
+            "exllamav2 has been imported already: call install() of the CPU backend before that"
         )
     version = importlib.metadata.version("exllamav2")
     if version != EXLLAMAV2_VERSION:

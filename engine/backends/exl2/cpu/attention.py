@@ -13,8 +13,8 @@ MAX_BATCHED_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The first `length` tokens of each of `count` sequences, from row `first` on, which its new
-    tokens attend to.
+    """The first `length` tokens of each of `count` sequences, beginning with row `first` of the
+    batch. Each sequence's new tokens attend to them.
     """
 
     first: int
@@ -27,8 +27,8 @@ class Read:
 
 
 class PagedAttention:
-    """The attention of one forward pass over the paged cache. The same object serves every layer. A
-    token's slot is its index in the cache: the start of its page plus its index in the page.
+    """Attention over the paged cache in one forward pass. The same object is used for every layer.
+    A token's slot is its index in the cache: the start of its page plus its index in the page.
     """
 
     def __init__(self, params: Any, q_len: int) -> None:

@@ -28,7 +28,9 @@ class Checkpoint:
         return name in self._files
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        """A float32 copy of `name`. Raises ModelError if it is missing or has another shape."""
+        """Returns a float32 copy of the tensor `name`. Raises ModelError if the tensor is missing,
+        or has another shape or an unsupported type.
+        """
         if name not in self._files:
             raise ModelError(f"the model has no tensor {name}: its files are incomplete")
         tensor: torch.Tensor = self._files[name].get_tensor(name)
@@ -37,7 +39,7 @@ class Checkpoint:
                 f"{name} is {tensor.dtype}, but the CPU backend reads only 16-bit and 32-bit floats"
             )
         if tensor.shape != shape:
-            raise ModelError(f"{name} is {tuple(tensor.shape)}, and config.json requires {shape}")
+            raise ModelError(f"{name} is {tuple(tensor.shape)}, but config.json requires {shape}")
         # Always a copy: float32 would be a view of the file.
         return tensor.to(torch.float32, copy=True)
 

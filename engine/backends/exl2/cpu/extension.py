@@ -1,6 +1,6 @@
-"""Replaces the module `exllamav2_ext`. It contains only the functions for the host, which do what
-the C++ code of exllamav2 0.3.2 does, except where their docstrings say otherwise. Using a function
-for CUDA tensors raises AttributeError.
+"""Replaces the module `exllamav2_ext`. This module contains only the functions for the host, which
+do what the C++ code of exllamav2 0.3.2 does, except where their docstrings say otherwise. Using a
+function for CUDA tensors raises AttributeError.
 """
 
 from switchyard.engine.backends.exl2.cpu.logits import (

@@ -75,9 +75,9 @@ class CpuLlama:
         vocabulary, or a position beyond max_seq_len.
         """
         if loras:
-            raise ModelError("the CPU backend has no LoRA: serve the model on a CUDA device")
+            raise ModelError("the CPU backend does not support LoRAs: serve the model on a GPU")
         if indexed_embeddings:
-            raise ModelError("the CPU backend has no image input: serve it on a CUDA device")
+            raise ModelError("the CPU backend does not support images: serve the model on a GPU")
         weights = self._weights
         assert weights is not None, "load() comes first"
         batch, q_len = input_ids.shape

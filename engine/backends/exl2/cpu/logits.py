@@ -34,7 +34,7 @@ def logit_filter_exclusive(filter: torch.Tensor, exclusive_lists: Sequence[Seque
     for row, token_ids in zip(filter.numpy(), exclusive_lists, strict=True):
         ids = np.asarray(token_ids, dtype=np.int64)
         if not ids.size or ids.min() < 0 or ids.max() >= row.size:
-            raise IndexError("no allowed token id, or one outside the vocabulary")
+            raise IndexError("a list is empty or contains a token id outside the vocabulary")
         kept = row[ids]
         row[:] = False
         row[ids] = kept

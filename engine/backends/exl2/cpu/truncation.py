@@ -1,5 +1,5 @@
-"""Truncation filters. Each takes the probabilities of two or more candidates, whose sum is 1, and
-returns the indices of the candidates to keep.
+"""Truncation filters. Each takes the probabilities of two or more candidates, which add up to 1,
+and returns the indices of the candidates to keep.
 
 The rules are those of exllamav2's C++ code, which differs from the papers in places.
 """

@@ -13,8 +13,9 @@ from switchyard.engine.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Matrices multiply from the right. A matrix that has more outputs than inputs is stored
-    transposed, unlike the checkpoint's (outputs, inputs), which is twice as fast for a few rows.
+    """Matrices multiply from the right. A matrix that has more outputs than inputs is stored as
+    (inputs, outputs), although a checkpoint stores it as (outputs, inputs). For a few rows, this
+    makes products twice as fast.
     """
 
     attention_norm: torch.Tensor
@@ -44,8 +45,8 @@ def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
         norm = checkpoint.tensor("model.norm.weight", hidden)
         if f"model.layers.{count}.input_layernorm.weight" in checkpoint:
             raise ModelError(
-                f"config.json: num_hidden_layers is {count}, but the files have more layers"
-                f" than that: they have a layer {count}, counted from 0"
+                f"config.json: num_hidden_layers is {count}, but the files have more layers:"
+                f" there is a layer {count}, and the first one is layer 0"
             )
         layers = []
         for i in range(count):

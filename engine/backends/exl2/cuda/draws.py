@@ -33,7 +33,9 @@ class CapturedDraws:
         self._graphs[key] = record(pool, compute)
 
     def run(self, key: Hashable, settings: Sequence[RowSettings]) -> torch.Tensor:
-        """Returns coded tokens, (settings,), valid until the next draw of this key."""
+        """Returns a coded token for each of `settings`. The tokens are valid until the next draw
+        with this key.
+        """
         columns = torch.tensor(settings, dtype=torch.float64)
         self._columns[: len(settings)].copy_(columns, non_blocking=True)
         graph, token_ids = self._graphs[key]

@@ -1,4 +1,4 @@
-"""A model of exllamav2 on one GPU, with all inputs on that GPU. Engine thread."""
+"""An exllamav2 model on one GPU, with all inputs on that GPU. Engine thread."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ NUM_TUNED = 200
 
 
 class Exl2Layers:
-    """The `Layers` of a model for which `can_capture` holds."""
+    """The `Layers` of a model for which `can_capture` returns True."""
 
     def __init__(
         self, model: Any, cache: Any, page_size: int, products: OwnProducts | None = None

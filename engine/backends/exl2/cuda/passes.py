@@ -50,7 +50,7 @@ class Layers(Protocol):
 
     def compute(self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor) -> Any:
         """Write keys and values of `token_ids`, which are divided into equal parts, one for each
-        row, starting at `positions`.
+        row. Each part begins at its row's position.
         """
 
     def have(self, token_ids: torch.Tensor) -> bool:
@@ -163,8 +163,8 @@ class CapturedPasses:
             kept.close()
 
     def shed(self) -> bool:
-        """Release all graphs, and any kept weights. Returns whether there were kept weights; if so,
-        call `capture` next.
+        """If there are kept weights, release them and all graphs. Returns whether there were any;
+        if so, call `capture` next.
         """
         there_are_any = self._kept is not None
         if there_are_any:
@@ -200,12 +200,12 @@ class CapturedPasses:
     ) -> torch.Tensor:
         """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
 
-        `token_ids`, (rows,), on the host or the device; `positions`: the positions of these tokens;
+        `token_ids`: (rows,), on the host or the device; `positions`: the positions of these tokens;
         `pages`: cache pages, (rows, pages), int32. Raises IndexError for tokens on the host that
         have no embedding. Tokens on the device aren't checked, because they were drawn there.
         """
         if token_ids.device.type == "cpu" and not self._layers.have(token_ids):
-            raise IndexError("a token id is beyond the embeddings")
+            raise IndexError("a token id has no embedding in the model")
         self._layers.begin()
         rows = len(token_ids)
         width = next(w for w in self._widths if w >= pages.shape[1])
@@ -218,23 +218,23 @@ class CapturedPasses:
         return logits[:rows]
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from the logits of the last `run`. Returns coded tokens, (rows,), which are valid
-        until the next draw; None for other logits.
+        """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
+        (rows,), which are valid until the next draw; None if the logits are others.
         """
         if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
             return None
         return self._draws.run(self._last, settings)
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in each row of the prompt pass that has room for `length`
-        tokens.
+        """Returns the shortest row length of the prompt passes that has room for `length` tokens;
+        `length` itself if there is none.
         """
         return self._prompts.fit(length)
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether they
-        were computed. `starts`: position of each row's first token; `pages`: cache pages, (rows,
-        pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
+        whether they were computed. `starts`: position of each row's first token; `pages`: cache
+        pages, (rows, pages), int32.
         """
         if not self._layers.have(token_ids):
             return False  # an error on the host; a lost device on the GPU

@@ -80,15 +80,15 @@ class PromptPasses:
         ]
 
     def fit(self, length: int) -> int:
-        """Returns the number of tokens in a row of the smallest pass that has room for `length`
-        tokens.
+        """Returns the shortest captured row length that has room for `length` tokens; `length`
+        itself if there is none.
         """
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), on the host. Returns whether a
-        graph fits. `starts`: position of each row's first token; `pages`: cache pages, (rows,
-        pages), int32.
+        """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
+        whether a graph fits. `starts`: position of each row's first token; `pages`: cache pages,
+        (rows, pages), int32.
         """
         num_rows, length = token_ids.shape
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)

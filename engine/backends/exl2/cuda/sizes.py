@@ -6,8 +6,8 @@ NOISE = 0.02  # relative: a larger size must be faster by this much
 
 
 def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int | None:
-    """Returns the size at and above which passes take less time according to `other` than to
-    `usual`; None if there is no such size. Both map sizes to seconds.
+    """Returns the smallest size from which on all passes take less time according to `other` than
+    according to `usual`; None if there is no such size. Both map sizes to seconds.
     """
     found = None
     for size in sorted(usual, reverse=True):
@@ -19,7 +19,7 @@ def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int 
 
 class Sizes:
     """Batch sizes and the time that a pass of each size takes. A smaller batch is padded. A larger
-    size may be faster, because above some number of rows exllamav2 computes in another way.
+    size may be faster, because above some number of rows exllamav2 uses another method.
     """
 
     def __init__(self, seconds: Mapping[int, float], max_rows: int) -> None:

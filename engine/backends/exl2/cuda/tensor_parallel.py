@@ -28,13 +28,13 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
         )
     if not all(_is_exl2(linear) for linear in _matrices(model)):
         raise ModelError(
-            "tensor_parallel is only for EXL2 models: not all matrices of this one are EXL2",
+            "tensor_parallel is only for EXL2 models: not all matrices of this model are EXL2",
             "tensor_parallel",
         )
     if config.num_key_value_heads < num_gpus:
         raise ModelError(
             f"tensor_parallel: {config.num_key_value_heads} key/value heads are too few for"
-            f" {num_gpus} GPUs; set gpu_split to 0 for some",
+            f" {num_gpus} GPUs; set gpu_split to 0 for some of them",
             "tensor_parallel",
         )
 
@@ -57,8 +57,8 @@ def load(
 def _too_small(shares: Sequence[float]) -> ModelError:
     sizes = " + ".join(f"{share:.1f}" for share in shares)
     return ModelError(
-        f"tensor_parallel: of {sizes} GiB a GPU gets too small a part of this model: give it more"
-        " in gpu_split, or 0; a small model needs only one GPU",
+        f"tensor_parallel: with {sizes} GiB, one GPU gets too small a part of this model: set a"
+        " higher value, or 0, for that GPU in gpu_split; a small model needs only one GPU",
         "gpu_split",
     )
 
@@ -67,7 +67,7 @@ def _obstacle(model: ExLlamaV2) -> str | None:
     """A part of the model that the kernels do not support; None if there is none."""
     config = model.config
     if not config.arch.lm.supports_tp:
-        return "not this architecture"
+        return "it does not support this architecture"
     if config.intermediate_size % 128:
         return f"its intermediate_size, {config.intermediate_size}, is not a multiple of 128"
     if config.partial_rotary_factor != 1:

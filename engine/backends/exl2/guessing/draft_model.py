@@ -27,14 +27,14 @@ class DraftModel:
                 self._follow(job)
 
     def rate(self, job: Exl2Job) -> float:
-        """Returns how often a guess for `job` is right. The rate never falls so low that guessing
-        is never tried again.
+        """Returns the share of recent guesses for `job` that were right. The rate never falls so
+        low that guessing stops for good.
         """
         return max(self._rates.get(job, FIRST), LEAST)
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
         """Returns `number` tokens for each job. Each job must have pages for these tokens and for
-        another one.
+        one more.
         """
         for job in jobs:
             self._follow(job)

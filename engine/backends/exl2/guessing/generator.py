@@ -23,7 +23,7 @@ PATIENCE = 0.001
 
 class GuessingGenerator(Generator):
     """The pass of a step computes the most recent token and the guessed tokens of each job. The
-    step draws all tokens that were guessed right, and another one, exactly as steps of one token
+    step draws all tokens that were guessed right, and one more token, exactly as steps of one token
     would have done.
     """
 

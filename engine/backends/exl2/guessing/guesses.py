@@ -1,4 +1,6 @@
-"""Chooses how many tokens a step guesses, based on the measured times of earlier steps. Pure."""
+"""Chooses how many tokens a step guesses, based on the measured times of earlier steps. Does only
+arithmetic.
+"""
 
 from collections.abc import Sequence
 
@@ -12,9 +14,9 @@ RENEWED = 64  # steps with guesses before one without, which measures
 class Guesses:
     """Compares the tokens per second with and without guesses, for each number of jobs.
 
-    A step without guesses takes `plain` seconds; each token that is guessed for a job adds about
-    the same time. Both times are measured. If guesses save no time, they are tried again after some
-    steps, then after twice as many, and so on.
+    A step takes the time of a step without guesses, and about the same additional time for each
+    token that is guessed for all jobs. Both times are measured. If guesses save no time, they are
+    tried again after some steps, then after twice as many, and so on.
     """
 
     def __init__(self, most: int) -> None:

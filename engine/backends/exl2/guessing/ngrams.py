@@ -1,5 +1,5 @@
 """Guesses from a job's own text: the tokens that followed an earlier occurrence of its last three
-tokens. Pure.
+tokens. Computes everything on the host.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ class Ngrams:
         return 0.0 if self._next is None else self._rate
 
     def add(self, token_ids: Iterable[int], is_counted: bool = True) -> None:
-        """Add tokens to the text. `is_counted`: whether these tokens count in the rate."""
+        """Add tokens to the text. `is_counted`: whether these tokens count toward the rate."""
         ids, after = self._ids, self._after
         for token_id in token_ids:
             if is_counted and self._next is not None:

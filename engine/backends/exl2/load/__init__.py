@@ -1,1 +1,1 @@
-"""Reads a model directory for exllamav2: configuration, corrections, refusals."""
+"""Reads a model's configuration, corrects it, and refuses what exllamav2 can't run."""

@@ -28,16 +28,16 @@ def read_config(config: ModelConfig, model_dir: ModelDir, device: str) -> ExLlam
 
 
 def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -> ExLlamaV2Config:
-    """Returns the configuration of the draft model for `main`. Raises ModelError if the model can't
-    serve as its draft model.
+    """Returns the configuration of the draft model for `main`. Raises ModelError if the draft model
+    doesn't fit `main`.
     """
     assert config.draft_model is not None
     model_dir = ModelDir.read(config.draft_model)
     draft = _read(model_dir, device)
     if draft.max_seq_len < main.max_seq_len:
         raise ModelError(
-            f"the draft model was made for {draft.max_seq_len} tokens: set max_seq_len to at most"
-            " that",
+            f"the draft model was made for {draft.max_seq_len} tokens: set max_seq_len to that"
+            " or less",
             "draft_model",
         )
     _check_tokens(model_dir.path, Path(main.model_dir), draft.vocab_size)
@@ -55,7 +55,7 @@ def _check_tokens(draft_path: Path, path: Path, vocab_size: int) -> None:
     )
     differing = [i for i in drafts.keys() & own.keys() if drafts[i] != own[i]]
     if differing or max(own) >= vocab_size:
-        raise ModelError("the draft model's tokens differ from the model's", "draft_model")
+        raise ModelError("the draft model's tokens differ from the main model's", "draft_model")
 
 
 def _vocabulary(path: Path) -> dict[str, int]:

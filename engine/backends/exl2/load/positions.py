@@ -21,7 +21,7 @@ def frequencies(
     rope: Rope, theta: float, dim: int, max_seq_len: int, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, float]:
     """Returns the radians from one position to the next for each pair of a head's `dim` numbers,
-    (dim / 2,), and the factor for sines and cosines. Neither the radians nor the factor include a
+    (dim / 2,), and the factor for sines and cosines. Neither the radians nor the factor includes a
     linear scale, which divides positions. `max_seq_len`: the served length. If this exceeds the
     original context, longrope uses its long factors, even for short texts, because rotated keys
     stay in the cache. Raises ModelError.

@@ -1,1 +1,3 @@
-"""The pages of the cache. Jobs take pages one by one; when none is left, a job releases its own."""
+"""The pages of the cache. Jobs take pages one by one; when no page is left, one of the jobs
+releases its pages.
+"""

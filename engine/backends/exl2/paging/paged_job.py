@@ -22,8 +22,8 @@ class PagedJob(PromptJob):
     """Starts with pages for its prompt and the next token.
 
     A parked job has no pages, but keeps everything else: sampler, rules, text. When it returns, its
-    tokens so far are computed again, like a prompt. No event reports that a job was parked or has
-    returned.
+    tokens so far are computed again, like a prompt. The generator reports with a `JobMoved` that a
+    job was parked or has returned.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -45,7 +45,9 @@ class PagedJob(PromptJob):
 
     @property
     def num_found(self) -> int:
-        """The number of tokens of all prompts that were found in the cache at the first start."""
+        """The number of tokens of the job's prompts that were found in the cache when it first
+        started.
+        """
         if self._num_found is not None:
             return self._num_found
         return int(self.cached_pages * self.generator.page_size + self.cached_tokens)
@@ -97,7 +99,7 @@ class PagedJob(PromptJob):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the first sequence."""
+        """The number of tokens in the first sequence."""
         return self.position() + 1
 
     def token_ids(self, start: int, stop: int, sequence: int = 0) -> list[int]:
@@ -158,8 +160,9 @@ class PagedJob(PromptJob):
         self.prepare_for_queue(self.generator, self.serial_number)
 
     def fail(self, error: BaseException, results: list[Result]) -> None:
-        """If a pass of a returning job fails, try the pass again, because the job's client may have
-        seen text, and a failed pass leaves no trace. `Exl2Backend` does the same for decode steps.
+        """If a pass of a returning job fails, try the pass again, because the client may have
+        received text already, and a failed pass changes nothing. `Exl2Backend` does the same for
+        decode steps.
         """
         is_returning = self.num_parked > 0 and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:

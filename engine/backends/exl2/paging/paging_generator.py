@@ -16,8 +16,8 @@ from switchyard.engine.stats import Work
 
 
 class PagingGenerator(PromptGenerator):
-    """For `PagedJob`s only. If no page is left for a job, another job is parked: it releases its
-    pages, and returns before new jobs of its priority start.
+    """For `PagedJob`s only. If no page is left for a job, one of the jobs is parked: it releases
+    its pages, and returns before new jobs of its priority start.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class PagingGenerator(PromptGenerator):
     def has_room(self, job: Job) -> bool:
         """Whether the job has a place in the batch, free pages to start with, and a part of the
         next iteration's budget of prompt tokens. Half of the pages that the running jobs are
-        expected to need must stay free.
+        expected to need must stay free. A job has no room while a job of the same or a higher
+        priority is parked.
         """
         if any(other.job.priority >= job.priority for other in self.parked):
             return False
@@ -99,7 +100,8 @@ class PagingGenerator(PromptGenerator):
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
         """Returns the members of `jobs` that have pages for `num_tokens` tokens, beginning with the
-        most recent token. Parks other jobs to make room. No draw may be under way.
+        most recent token. Parks jobs, possibly some of these, to make room. No draw may be under
+        way.
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):

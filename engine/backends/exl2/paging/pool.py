@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Pool:
-    """Gives out the page that was released longest ago first. The last page of a prefix comes
+    """Gives out pages in the order in which they were released. The last page of a prefix comes
     before the prefix's other pages.
     """
 

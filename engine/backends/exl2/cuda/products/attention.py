@@ -76,7 +76,7 @@ def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page
 
 
 def normed(module: Any, flat: torch.Tensor) -> torch.Tensor:
-    """Applies a module's own norm to (tokens, hidden size)."""
+    """Returns `flat`, (tokens, hidden size), normalized by the module's own norm."""
     norm = module.pre_layernorm
     out = torch.empty_like(flat)
     ext_c.rms_norm(flat, norm.weight, out, norm.variance_epsilon)

@@ -29,7 +29,7 @@ class ProductsRefused(RuntimeError):
 @torch.inference_mode()
 def compare_products(linears: Sequence[Any], kernels: Kernels, space: torch.Tensor) -> None:
     """Compares exllamav2's products with ours, in all sizes, for one matrix of each shape and mix
-    of widths. Raises ProductsRefused. `space`: memory for an unpacked matrix.
+    of bit widths. Raises ProductsRefused. `space`: memory for an unpacked matrix.
     """
     seen = set()
     for linear in linears:
@@ -68,7 +68,7 @@ def _compare_product(linear: Any, kernels: Kernels, space: torch.Tensor) -> None
             error = _error(out[:, :width], expected)
             if not error <= MOST:
                 raise ProductsRefused(
-                    f"a product of {linear.key}, {rows} rows, is off by {error:.1e}"
+                    f"a product of {rows} rows with {linear.key} has the relative error {error:.1e}"
                 )
 
 
@@ -103,4 +103,6 @@ def compare_passes(ours: torch.Tensor, exllamav2s: torch.Tensor) -> None:
         return  # a residual beyond float16: there is nothing to compare with
     error = _error(ours, exllamav2s)
     if not error <= MOST_OF_PASS:
-        raise ProductsRefused(f"the logits of a whole pass differ from exllamav2's by {error:.1e}")
+        raise ProductsRefused(
+            f"the logits of a whole pass differ from exllamav2's: the relative error is {error:.1e}"
+        )

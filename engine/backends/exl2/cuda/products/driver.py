@@ -112,5 +112,5 @@ def load(code: bytes, *names: str, overlaps: bool) -> list[Kernel]:
     module = ctypes.c_void_p()
     code_ = _driver().cuModuleLoadData(ctypes.byref(module), code)
     if code_:
-        raise Unavailable(f"the driver can't load compiled kernels: error {code_}")
+        raise Unavailable(f"the driver can't load the compiled kernels: error {code_}")
     return [Kernel(module, name, overlaps) for name in names]

@@ -57,8 +57,8 @@ class Kernels:
         add: bool = False,
         tiling: Tiling | None = None,
     ) -> None:
-        """`inputs`: one for each matrix, in the order of its rows. `add`: whether to add the
-        products to the outputs.
+        """`inputs`: a tensor for each matrix, with its columns in the order of the matrix's rows.
+        `add`: whether to add the products to the outputs.
         """
         if tiling is None:
             tiles = sum(packed.columns // TILE for packed in matrices)

@@ -218,14 +218,14 @@ def of_tiles(packed: Packed, begin: int, end: int) -> Packed:
 
 
 def distinct(several: Sequence[Packed]) -> list[torch.Tensor]:
-    """Returns the orders of rows, or only one if all are the same."""
+    """Returns each matrix's order of rows, or only one order if all are the same."""
     first, *others = [packed.order for packed in several]
     return [first] if all(torch.equal(first, one) for one in others) else [first, *others]
 
 
 def read(linear: Any) -> Matrix:
-    """Reads a matrix of exllamav2, whose q_handle exists. The last matrix of a feed-forward block
-    has no order, because exllamav2 has moved the columns of the other matrices instead.
+    """Reads a matrix of exllamav2. Its `q_handle` must exist. The last matrix of a feed-forward
+    block has no order, because exllamav2 has moved the columns of the other matrices instead.
     """
     tensors = linear.q_tensors
     natural = torch.arange(linear.in_features, device=tensors["q_weight"].device)

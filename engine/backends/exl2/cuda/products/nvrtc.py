@@ -25,7 +25,7 @@ HEADERS = ("instructions.cuh", "weights.cuh")
 
 
 class Compiler:
-    """Raises Unavailable without NVRTC."""
+    """Raises Unavailable if NVRTC can't be loaded."""
 
     def __init__(self) -> None:
         self._library = _load()
@@ -34,7 +34,9 @@ class Compiler:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, name: str, options: Sequence[str]) -> bytes:
-        """Returns the code of a source in this folder. Any thread. Raises Unavailable."""
+        """Returns the compiled code of a source file in this folder. Any thread. Raises
+        Unavailable.
+        """
         rtc, program = self._library, ctypes.c_void_p()
         texts = [(HERE / header).read_bytes() for header in HEADERS]
         _check(

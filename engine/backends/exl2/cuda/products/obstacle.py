@@ -26,9 +26,9 @@ LEAST_CAPABILITY = (8, 0)
 
 
 def obstacle(config: ModelConfig, model: Any, has_passes: bool, index: int) -> str | None:
-    """Returns the reason, or None if our products can be used. `model`: exllamav2's model, which is
-    not loaded yet. `has_passes`: whether the model's passes are captured. `index`: the index of its
-    GPU.
+    """Returns why our products can't be used, or None if they can. `model`: exllamav2's model,
+    which is not loaded yet. `has_passes`: whether the model's passes are captured. `index`: the
+    index of its GPU.
     """
     if config.products == "exllamav2":
         return "set so"

@@ -1,4 +1,4 @@
-"""EXL2 matrices in the layout that weights.cuh reads. Plain torch, on any device."""
+"""EXL2 matrices in the layout that weights.cuh reads. Uses only torch, and works on any device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Unsuitable(ValueError):
 
 
 class CodeBits(NamedTuple):
-    """Some bits of a code, beginning with the code's bit `low`. They are stored from bit `bit` of a
-    word on.
+    """Some bits of a code, beginning with the code's bit `low`. They are stored in word `word`,
+    beginning with its bit `bit`.
     """
 
     word: int
@@ -75,7 +75,9 @@ class Packed:
 
 
 def read_groups(numbers: Sequence[int], num_words: int) -> tuple[tuple[int, int], ...]:
-    """Returns (bits, rows) of each group, from `q_groups` and the words of a column."""
+    """Returns (bits, rows) of each group. `numbers`: exllamav2's `q_groups`; `num_words`: the
+    number of words in a column.
+    """
     bits = numbers[::2]
     first = [number & 0xFFFF for number in numbers[1::2]] + [num_words]
     return tuple((b, (first[i + 1] - first[i]) * 32 // b) for i, b in enumerate(bits))
@@ -142,8 +144,8 @@ def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]
 
 
 def pack(matrix: Matrix, columns: torch.Tensor | None = None) -> Packed:
-    """`columns`: for each stored column, its natural column; None: the columns are stored in their
-    natural order. Raises Unsuitable.
+    """Returns the matrix in our layout. `columns`: for each stored column, its natural column;
+    None: the columns are stored in their natural order. Raises Unsuitable.
     """
     runs, is_split = find_runs(matrix.groups)
     scales, most, width = matrix.scales, matrix.most, matrix.words.shape[1]

@@ -37,7 +37,7 @@ class Tiling(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Bytes of work space for each block: two tiles of sums."""
+        """Bytes of workspace for each block: two tiles of sums."""
         return 2 * self.TT * 8 * self.WN * TILE * 4
 
 
@@ -93,9 +93,10 @@ def multiply(
     outputs: Sequence[torch.Tensor],
     add: bool = False,
 ) -> Multiply:
-    """Returns all parameters except the work space. For each matrix, `inputs` contains a tensor
-    (rows, rows of the matrix), in the matrix's order, and `outputs` one of (rows, padded columns of
-    the matrix). `add`: whether to add the products to the outputs.
+    """Returns the kernel's parameters, except the workspace and the counters. For each matrix,
+    `inputs` contains a tensor of (rows, rows of the matrix), in the matrix's order, and `outputs` a
+    tensor of (rows, padded columns of the matrix). `add`: whether to add the products to the
+    outputs.
     """
     params = Multiply(num=len(matrices), rows=len(inputs[0]))
     base = first_tile = 0
@@ -131,8 +132,8 @@ def num_tiles(params: Multiply) -> int:
 
 
 def shared_bytes(params: Multiply, tiling: Tiling) -> int:
-    """Returns the bytes of shared memory, which holds first the ring of chunks, then the sums of
-    warps.
+    """Returns the number of bytes of shared memory for a block. This memory holds the ring of
+    chunks first, and the sums of the warps later.
     """
     stage = tiling.WN * int(params.slot) + tiling.TT * 512
     sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4
