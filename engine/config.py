@@ -250,14 +250,14 @@ class ModelConfig:
         if not 1 <= self.fair_wait_factor < math.inf:
             raise ModelError("fair_wait_factor must be at least 1", "fair_wait_factor")
         if not 0 < self.hang_timeout <= self.hang_exit < math.inf:
-            wrong = "hang_timeout must be above 0, and hang_exit at least that"
+            wrong = "hang_timeout must be above 0, and hang_exit must be at least hang_timeout"
             raise ModelError(wrong, "hang_timeout")
         if not 0 < self.silence_timeout < math.inf:
             raise ModelError("silence_timeout must be above 0", "silence_timeout")
 
     def _check_gpus(self) -> None:
         if self.gpus and (min(self.gpus) < 0 or len(set(self.gpus)) < len(self.gpus)):
-            raise ModelError("gpus must be different numbers from 0 on", "gpus")
+            raise ModelError("gpus must be different numbers, 0 or above", "gpus")
         if self.gpus and self.device == "cpu":
             raise ModelError("gpus needs a GPU, but the device is cpu", "gpus")
         if bool(self.at) != (self.link == "socket"):
@@ -308,7 +308,9 @@ class ModelConfig:
         if not all(0 <= size < math.inf for size in self.gpu_split) or (
             self.gpu_split and not any(self.gpu_split)
         ):
-            raise ModelError("gpu_split must be GiB for each GPU, not all 0", "gpu_split")
+            raise ModelError(
+                "gpu_split must have GiB for each GPU, and not only zeros", "gpu_split"
+            )
 
     @property
     def has_draft(self) -> bool:

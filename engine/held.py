@@ -203,8 +203,8 @@ class HeldJobs:
         return [one.tell(places.get(i), info, now) for i, one in self._held.items()]
 
     def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> list[Job]:
-        """Add jobs. Returns them, with the length of a usual answer. `now`: on the monotonic
-        clock.
+        """Add jobs. Returns the jobs, each with the length of a usual answer. `now`: on the
+        monotonic clock.
         """
         if not self._held:
             self.rate.resume(now)

@@ -22,8 +22,9 @@ class Constraint:
     """The form of a completion, as a grammar for llguidance. The module `constraints` creates
     constraints.
 
-    The grammar applies from the beginning or, with `after`, from the end of that text, which then
-    is the end of a token. A completion that ends by itself is complete according to the grammar.
+    The grammar applies from the beginning or, with `after`, from the end of that text, which must
+    then coincide with the end of a token. A completion that ends by itself is complete according to
+    the grammar.
     """
 
     grammar: str
@@ -47,7 +48,8 @@ class Span:
     `stop_token_ids` have no effect. White space around the part belongs to it.
 
     Without `begin`, the completion begins inside the span. Without `end`, the span extends to the
-    completion's end. `is_first`: the span can begin only after nothing but spans and white space.
+    completion's end. `is_first`: the span can begin only if nothing but spans and white space
+    precedes it.
     """
 
     begin: str

@@ -49,7 +49,7 @@ def _parameter(
 
 @dataclass(frozen=True, slots=True)
 class BannedString:
-    """Tokens that must not follow a text, by text; see `Vocabulary.ban`."""
+    """A string that must not occur, and the tokens that would complete it; see `Vocabulary.ban`."""
 
     data: bytes
     containing: tuple[int, ...]  # tokens that contain the whole string

@@ -73,7 +73,7 @@ def number(path):
 # How a directory is spoiled, and the one line that a load of it ends with.
 KINDS = {
     grow: "tokenizer.json could make a text 6.25e\\+08 times as long; the limit is 64",
-    add_tokens: "tokenizer.json has 100000 added tokens; at most 16384 are served",
+    add_tokens: "tokenizer.json has 100000 added tokens; at most 16384 are allowed",
     add_layers: "config.json: num_hidden_layers is 16777216, but must be a whole number from 1",
     nest: "tokenizer_config.json can't be read: it is nested too deeply",
     link_out: "chat_template.jinja is a link out of the model directory",

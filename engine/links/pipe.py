@@ -241,7 +241,7 @@ def _end(status: int) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """The child's main thread. Runs until the engine thread has ended; does not return."""
+    """The child's main thread. Runs until the engine thread has ended, then exits the process."""
     # A supervisor may signal every process of a service; during a drain this one must go on.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -118,7 +118,9 @@ class PlacedJobs:
         self._outbox.put_later([self._end_cancelled(placed)])
 
     def pass_on(self, replica: Replica, event: JobEvent, out: list[Event]) -> bool:
-        """Returns whether there may be room for another job."""
+        """Pass an event of a replica's job on to `out`, or move the job to another engine. Returns
+        whether there may be room for another job.
+        """
         placed = self.at(replica, event.identifier)
         if placed is None:
             return False
@@ -144,7 +146,7 @@ class PlacedJobs:
 
     def lose(self, replica: Replica, is_end: bool, out: list[Event]) -> None:
         """End the replica's jobs that have text or were moved before; move its other jobs.
-        `is_end`: move none.
+        `is_end`: whether to end those too.
         """
         for placed in replica.forget():
             if placed.is_cancelled and not placed.has_text:

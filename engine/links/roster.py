@@ -127,7 +127,7 @@ class Roster:
         return None if self.info == before else self.info
 
     def misfit(self, job: Job, config: ModelConfig) -> Rejected | None:
-        """Why no replica can ever hold the job any longer; None if one can."""
+        """Returns why no replica can hold the job any more; None if one can."""
         if self.info is None or any(fits(job, one) for one in (self.info, *self._offers())):
             return None
         try:

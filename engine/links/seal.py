@@ -24,7 +24,7 @@ class Seal:
         return hmac.digest(self._key, number + message, "sha256")
 
     def fits(self, seal: bytes | memoryview, message: bytes | memoryview) -> bool:
-        """Whether this is the next message that the other end has sent."""
+        """Whether `message` is the next one that the other end has sent."""
         return hmac.compare_digest(seal, self.of(message))
 
 

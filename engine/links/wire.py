@@ -67,7 +67,7 @@ class Wire:
         """Raises OSError."""
         data = _pickled(message)
         if len(data) > MAX_BYTES:
-            raise ValueError(f"a message of {len(data)} bytes")
+            raise ValueError(f"a message is too long: {len(data)} bytes")
         seal = b"" if self._seals is None else self._seals.sent.of(data)
         self._socket.sendall(HEAD.pack(len(data)) + seal + data)
 
@@ -90,7 +90,7 @@ class Wire:
         while len(received) - begin >= HEAD.size:
             (size,) = HEAD.unpack_from(received, begin)
             if size > MAX_BYTES:
-                raise OSError(f"a message of {size} bytes")
+                raise OSError(f"a message is too long: {size} bytes")
             end = begin + self._head + size
             if end > len(received):
                 break
@@ -107,7 +107,7 @@ class Wire:
         with view[HEAD.size : self._head] as seal, view[self._head :] as data:
             if self._seals is not None and not self._seals.received.fits(seal, data):
                 logger.error("a message without the other end's seal: the connection is ended")
-                raise OSError("a message without the other end's seal")
+                raise OSError("a message lacks the other end's seal")
             _strange.names = ()
             return pickle.loads(data)
 

@@ -1,1 +1,1 @@
-"""Estimates of memory: of this process, of the host, of GPUs."""
+"""Estimates the memory of this process, of the host and of GPUs."""

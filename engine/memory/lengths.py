@@ -38,8 +38,8 @@ def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
     asked = config.max_seq_len
     if asked is not None and asked > native and not is_scaled:
         raise ModelError(
-            f"max_seq_len {asked}: the model was made for {native} tokens; more need rope_alpha"
-            " or rope_scale",
+            f"max_seq_len {asked}: the model was made for {native} tokens; a longer context"
+            " needs rope_alpha or rope_scale",
             "max_seq_len",
         )
     if (asked or native) < PAGE_SIZE:

@@ -84,7 +84,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
         what = f"{name} (with {kind or 'no'} vision)" if name in PIXTRAL else name
         raise ModelError(
             f"ExLlamaV2 doesn't know the architecture {what}, and would load it as a Llama. It"
-            f" knows {', '.join(sorted(ACTIVATIONS))}; serve a model of one of these"
+            f" knows {', '.join(sorted(ACTIVATIONS))}; serve a model with one of these"
         )
     _check_activation(name, model_config)
     for path, absent, computed in FIXED.get(name, ()):
@@ -98,7 +98,7 @@ def architecture_of(model_config: dict[str, Any]) -> str:
     """Raises ModelError unless config.json names exactly one architecture."""
     named = model_config["architectures"]
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
-        raise ModelError(f"config.json: architectures must name one, but is {named!r}")
+        raise ModelError(f"config.json: architectures must name one architecture, but is {named!r}")
     name: str = named[0]
     return name
 

@@ -44,7 +44,7 @@ def check_contents(root: Path) -> None:
             raise ModelError(f"{file} is a link to itself") from None
         if not any(target.is_relative_to(home) for home in homes):
             raise ModelError(
-                f"{file} is a link out of the model directory, to {target}: copy the target into it"
+                f"{file} is a link out of the model directory, to {target}: copy that file into it"
             )
 
 

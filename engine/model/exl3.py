@@ -98,24 +98,24 @@ def check_exl3(model_config: dict[str, Any]) -> None:
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
-            f"{name} keeps a state for each text, which is not yet supported. Supported are"
+            f"{name} keeps a state for each text, which is not yet supported. ExLlamaV3 serves"
             f" {', '.join(PLAIN)}"
         )
     if name not in PLAIN:
         why = "is not served with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
-        raise ModelError(f"the architecture {name} {why}. Supported are {', '.join(PLAIN)}")
+        raise ModelError(f"the architecture {name} {why}. It serves {', '.join(PLAIN)}")
     quantization = model_config.get("quantization_config") or {}
     for entry in ("bits", "head_bits"):
         bits = quantization.get(entry)
         if isinstance(bits, int | float) and not 1 <= bits <= MOST_BITS:
             raise ModelError(
-                f"config.json: {entry} of EXL3 weights is {bits}, but must be 1 to {MOST_BITS}"
+                f"config.json: {entry} of EXL3 weights is {bits}, but must be from 1 to {MOST_BITS}"
             )
     told = re.match(r"\d+(?:\.\d+)*", str(quantization.get("version", "")))
     if told and tuple(map(int, told[0].split("."))) > VERSION:
         raise ModelError(
             f"the weights were written by exllamav3 {told[0]}, which is newer than"
-            f" {'.'.join(map(str, VERSION))}, the version here: use weights from an older one"
+            f" {'.'.join(map(str, VERSION))}, the version here: use weights from an older version"
         )
 
 
@@ -138,7 +138,7 @@ def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
     for mode in config.cache_mode:
         if mode not in CACHE_BITS:
             raise ModelError(
-                f"cache_mode {mode} is for EXL3 models; for this one, use {', '.join(CACHE_BITS)}",
+                f"cache_mode {mode} is only for EXL3 models: use {', '.join(CACHE_BITS)}",
                 "cache_mode",
             )
 

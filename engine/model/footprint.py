@@ -31,9 +31,9 @@ WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
-    """The footprints in the order of loading: the draft model's, if there is one, and the model's.
-    `bits`: plan the weights with this width, from config.json alone. A draft model that has weights
-    keeps its own width. Raises ModelError.
+    """Returns the footprints in the order of loading (the draft model's, if there is one, and the
+    model's), and the model's lengths. `bits`: plan the weights with this width, from config.json
+    alone. A draft model that has weights keeps its own width. Raises ModelError.
     """
     model_config, sizes = _read(config, config.path, bits)
     check_settings(config, model_config)
@@ -54,7 +54,9 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
         own_bits = None if any(root.glob("*.safetensors")) else bits
         draft_config, sizes = _read(config, config.draft_model, own_bits)
         if is_exl3(draft_config):
-            raise ModelError(f"draft_model {root} needs ExLlamaV3: use another", "draft_model")
+            raise ModelError(
+                f"draft_model {root} needs ExLlamaV3: use another draft model", "draft_model"
+            )
         footprints.insert(0, _footprint(root, draft_config, sizes, found))
     return footprints, found
 
@@ -121,8 +123,8 @@ def _modules(
     for i in range(shape.num_layers):
         if not attention[i] or not others[i]:
             raise ModelError(
-                f"the files in {root} lack weights of layer {i}, of {shape.num_layers} from 0 on:"
-                " is one of them missing?"
+                f"the files in {root} lack weights of layer {i} (there are {shape.num_layers},"
+                " numbered from 0): is a file missing?"
             )
     pairs = [(attention[i], others[i]) for i in range(shape.num_layers)]
     if shape.is_parallel:

@@ -16,7 +16,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tensors import read_sizes
 
 QUANTIZED = (".q_weight", ".qweight")  # EXL2; GPTQ and its relatives
-HIDDEN = "NVIDIA's library NVML reports none; if there is one, set device to cuda"
+HIDDEN = "NVIDIA's library NVML reports no GPU; if there is one, set device to cuda"
 UNQUANTIZED = "only a CUDA device can serve them; the CPU backend needs the unquantized model"
 
 

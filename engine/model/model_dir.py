@@ -247,7 +247,7 @@ def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str
         if len(source.text) > MAX_TEMPLATE:
             raise ModelError(
                 f"{root / source.file}: a chat template has {len(source.text)} characters; at most"
-                f" {MAX_TEMPLATE} are served"
+                f" {MAX_TEMPLATE} are allowed"
             )
     if found and DEFAULT not in found:
         files = ", ".join(dict.fromkeys(source.file for source in found.values()))

@@ -60,7 +60,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     if settings.get("partial_rotary_factor", partial) != partial:
         raise ModelError(
             "config.json has a partial_rotary_factor only in its rope_parameters, where ExLlamaV2"
-            " doesn't look: write it next to them"
+            " doesn't look: write it next to rope_parameters"
         )
     for name in ("original_max_position_embeddings", "max_position_embeddings"):
         if text.get(name) is not None:  # takes precedence over a value inside
@@ -70,6 +70,8 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
         raise ModelError(f"config.json: a {kind} rotary embedding needs {' and '.join(missing)}")
     original = "original_max_position_embeddings"
     if kind == "longrope" and not named and original not in model_config:
-        raise ModelError(f"config.json has {original} only in rope_scaling: write it next to that")
+        raise ModelError(
+            f"config.json has {original} only in rope_scaling: write it at the top level"
+        )
     theta = named.get("rope_theta")
     return Rope(kind, bool(named), None if theta is None else float(theta), settings)

@@ -104,7 +104,9 @@ class Tokenizer:
         check_length(self._ordinary, text, max_tokens)
 
     def escape(self, text: str) -> str:
-        """A user's text for a chat template, in which special tokens become ordinary text."""
+        """Prepare a user's text for a chat template, so that special tokens in it become ordinary
+        text.
+        """
         _check(text)
         if self._pattern.search(text) is None:  # far faster than the other pattern
             return text
@@ -126,7 +128,10 @@ class Tokenizer:
         without a token, and PromptTooLong for more than `max_tokens`.
         """
         if len(token_ids) > max_tokens:
-            raise PromptTooLong(f"tokens: {len(token_ids)} are more than {max_tokens}", "tokens")
+            raise PromptTooLong(
+                f"tokens: there are {len(token_ids)}, but at most {max_tokens} are allowed",
+                "tokens",
+            )
         for token_id in set(token_ids):
             if not self.token(token_id):
                 raise InvalidJob(f"tokens: the vocabulary has no token {token_id}", "tokens")

@@ -49,8 +49,8 @@ def check_files(root: Path) -> None:
     for file in (*files, root / "tokenizer.json"):
         if file.is_file() and _begins(file, LFS_POINTER):
             raise ModelError(
-                f"{file} is a pointer of Git LFS and not the file itself: fetch that with `git lfs"
-                " pull`"
+                f"{file} is a pointer of Git LFS and not the file itself: fetch the file with"
+                " `git lfs pull`"
             )
 
 

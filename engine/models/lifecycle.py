@@ -61,7 +61,7 @@ class Lifecycle:
         return self._begin(entry, self._load, is_waited_for, is_load=True)
 
     def unload(self, entry: Entry, drain: float) -> Load:
-        """Cancels a load in progress. Raises LoadUnderWay for a swap."""
+        """Unload the model, or cancel its load in progress. Raises LoadUnderWay during a swap."""
         load = entry.load
         if load is None or not load.is_load:
             load = self._begin(entry, lambda e, _: self._unload(e, drain), is_unload=True)
@@ -197,7 +197,7 @@ class Lifecycle:
                         self._start_once_more(entry, instance, load)
                         return
                 if waited >= self._patience or load.is_cancelled:
-                    waits_for = "the memory, or the place in max_loaded, of models at work"
+                    waits_for = "memory, or a place within max_loaded, that busy models use"
                     raise Loading(f"model {entry.name} waits for {waits_for}", RETRY)
                 time.sleep(LOOK)
         finally:

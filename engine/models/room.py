@@ -53,7 +53,7 @@ class Room:
         "there": there is room. "busy": there will be room after other models have finished their
         jobs, loads or unloads; with `is_pressing`, these models accept no more requests until
         `let_go_on`. "none": according to the estimate there is neither room nor another model to
-        evict, and the loader decides. Raises NoRoom, before any eviction, if evicting all other
+        evict, so the loader decides. Raises NoRoom, before any eviction, if evicting all other
         models would not suffice.
         """
         found = self._make(instance, is_pressing)

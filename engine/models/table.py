@@ -125,8 +125,8 @@ class Models:
             return None if entry.is_there and not entry.load else self._life.load(entry)
 
     def add(self, model: Engine | Served, may_fail: bool = False) -> None:
-        """Add a name that the table lacks. `may_fail`: add a model that can't be read, as failed.
-        Raises ModelError.
+        """Add a model with a name that is not in the table. `may_fail`: whether to add a model that
+        can't be read, with the state `failed`. Raises ModelError.
         """
         if isinstance(model, Engine):
             served, engine = Served(model.config), model

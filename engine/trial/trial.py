@@ -1,7 +1,7 @@
 """Has a separate process read unknown model directories first. Any thread.
 
-The files may come from a stranger, and be made to use up all memory, to never end, or to crash a
-library.
+The files may come from a stranger, and be made to use up all memory, to take forever to read, or to
+crash a library.
 """
 
 import json

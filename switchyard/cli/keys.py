@@ -83,8 +83,8 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
     entry = block({"name": name, "hash": _hash(key), **values})
     if os.path.exists(path) and name in read(path).by_name:
         raise Failed(
-            f"{path} already has a key called {name}: edit it to change limits, or `rotate` it for"
-            " another key"
+            f"{path} already has a key called {name}: edit the file to change its limits, or"
+            " `rotate` it to give it a new value"
         )
     edit(
         path,
@@ -134,7 +134,7 @@ def remove(path: str, name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @with_file
 def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
-    """Replace the key with this name, and keep its limits."""
+    """Give the API key called NAME a new value, and keep its other settings."""
     key = _given() if is_given else _made()
 
     def rotated(text: str) -> str:

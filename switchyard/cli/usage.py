@@ -1,4 +1,4 @@
-"""`switchyard usage`: shows the usage of API keys; `switchyard ledger`: its file."""
+"""`switchyard usage` shows the usage of API keys; `switchyard ledger` manages the file of usage."""
 
 import contextlib
 import json

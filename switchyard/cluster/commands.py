@@ -170,7 +170,9 @@ def _here(address: str | None) -> tuple[Settings, ClusterSettings, str]:
     check_installed()
     settings = read_settings()
     if settings.cluster is None and not os.path.exists(file()):
-        raise SettingsError(f"cluster: there is no {file()} here: run this where it exists")
+        raise SettingsError(
+            f"cluster: there is no {file()} here: run this on a machine that has it"
+        )
     wanted(settings)
     key_of(settings)
     assert settings.cluster is not None

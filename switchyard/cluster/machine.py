@@ -35,7 +35,7 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
         return inside[0]
     if not inside:
         raise SettingsError(
-            f"cluster.network: no address of this machine is in {cluster.network}: it has"
+            f"cluster.network: no address of this machine is in {cluster.network}: this machine has"
             f" {', '.join(here)}"
         )
     raise SettingsError(
@@ -104,8 +104,8 @@ def ray_start(
 
 
 def forget_last_start(cluster: ClusterSettings) -> None:
-    """Removes a file that names the previous head, because Ray would refuse a new head with this
-    file.
+    """Removes a file that names the previous head, because Ray would refuse a new head while this
+    file exists.
     """
     path = f"{cluster.state_dir}/ray/ray_current_cluster"
     if os.path.exists(path):

@@ -68,9 +68,9 @@ def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
 
 
 def drain(settings: Settings, address: str) -> None:
-    """Have Serve start the engines of a machine elsewhere, then end those here, and place no others
-    here. Raises ClusterError. Uses no `Cluster`, because with the last engine Ray ends on the
-    machine, and so does each process that is connected there.
+    """Have Serve start a machine's engines elsewhere, then end those on the machine, and place no
+    others on it. Raises ClusterError. Uses no `Cluster`, because with the last engine Ray ends on
+    the machine, and so does each process that is connected there.
     """
     gcs = _connect(settings)
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
@@ -262,7 +262,7 @@ class Cluster:
         return name
 
     def is_latest(self, name: str) -> bool:
-        """Whether no other `apply` has begun since then."""
+        """Whether no other `apply` has begun since `declare` returned this name."""
         return self._store.get(APPLY) == name
 
     def delete(self, names: Sequence[str]) -> None:

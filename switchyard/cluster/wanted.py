@@ -17,9 +17,9 @@ NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine h
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model's engines. `jobs`: how many each should have; their number follows from it, between
-    `least` and `most`. `nodes`: labels of the machines that may run them; none: any machine.
-    `version`: from `version_of`. `path`: of the model's files.
+    """A model's engines. `jobs`: how many jobs each engine should have; the number of engines
+    follows from it, and is from `least` to `most`. `nodes`: labels of the machines that may run
+    them; none: any machine. `version`: from `version_of`. `path`: of the model's files.
     """
 
     name: str
@@ -78,8 +78,8 @@ def _of_model(model: TableModel, grace: float) -> Wanted:
 
 
 def version_of(model: TableModel) -> str:
-    """A digest of the settings that an engine reads and of Switchyard's version. It is equal on all
-    machines where both are equal. Raises engine.ModelError.
+    """A digest of the settings that an engine reads and of Switchyard's version. Machines with the
+    same settings and the same version compute the same digest. Raises engine.ModelError.
     """
     options = {**asdict(model.served().config), "switchyard": __version__}
     for name in NOT_OF_AN_ENGINE:

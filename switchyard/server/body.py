@@ -31,8 +31,8 @@ _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*")
 
 
 class Body(io.RawIOBase):
-    """`wsgi.input` of one request. Raises BadRequest for a truncated or malformed body, and
-    RequestThreads's refusals.
+    """`wsgi.input` of one request. Raises BadRequest for a truncated or malformed body, BodyTimeout
+    for a late one, and Full if `RequestThreads` refuses the body.
     """
 
     def __init__(self, connection: "Connection", length: int | None) -> None:

@@ -139,9 +139,9 @@ def _is_private(address: Any) -> bool:
 
 
 class Patience:
-    """The master's check of its worker, once a second, which skips the first check after a pause.
-    If the machine or the container was paused, the worker was paused too, and has not yet given a
-    sign of life.
+    """Lets the master check its worker once a second, except for the first time after a pause. If
+    the machine or the container was paused, the worker was paused too, and has not yet given a sign
+    of life.
     """
 
     def __init__(self, look: Callable[[], None]) -> None:

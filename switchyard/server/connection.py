@@ -1,6 +1,6 @@
 """A client's connection. The connection waits on the worker's poller until the head of a request
-and a small body are complete, and again after the last answer. In gunicorn, it would occupy a
-request thread.
+and a small body are complete, and again after the last answer. With gunicorn's own worker, it would
+occupy a request thread meanwhile.
 """
 
 import re

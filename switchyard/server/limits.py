@@ -15,8 +15,9 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams to /dev/null, because libraries write to their numbers, even if
-    another file has got one of these. An engine's process inherits the streams.
+    """Open closed standard streams to /dev/null, because libraries write to the streams'
+    descriptors, even if one of these now belongs to another file. An engine's process inherits the
+    streams.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
@@ -69,7 +70,7 @@ def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
 
 
 def threads_allowed() -> str:
-    """The limits of threads, in words. Memory is a further limit."""
+    """The limits on the number of threads, in words. Memory is a further limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     user = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} of this user"
     group = min(_pids_max(), default=None)

@@ -308,8 +308,9 @@ class Worker(ThreadWorker):
     # Watch's thread
 
     def make_room(self, status: int) -> None:
-        """End, perhaps with this exit status, so that the master starts another worker. New
-        connections wait for that worker; running answers are finished.
+        """End, so that the master starts another worker. New connections wait for that worker;
+        running answers are finished. `status`: the exit status if the process does not end by
+        itself in time.
         """
         super().handle_exit(None, None)
         _exit_in(LAST_WRITES, status)

@@ -41,7 +41,7 @@ WRONG = {
     "no config.json": ("has no config.json", "copy it from the original model"),
     "no tokenizer.json": ("has no tokenizer.json", "copy it from the original model"),
     "cut off": ("is cut off", "download it again"),
-    "a file missing": ("lack weights of layer 2, of 9", "is one of them missing?"),
+    "a file missing": ("lack weights of layer 2 (there are 9", "is a file missing?"),
 }
 CODE = """
 import json, sys

@@ -305,7 +305,9 @@ def test_a_failure_before_this_apply_is_none_of_it(faults, status, word):
 def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, command, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    message = "switchyard: cluster: there is no switchyard.toml here: run this where it exists"
+    message = (
+        "switchyard: cluster: there is no switchyard.toml here: run this on a machine that has it"
+    )
     assert call(command) == (1, message)
 
 

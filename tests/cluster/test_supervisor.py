@@ -71,7 +71,7 @@ def start(tmp_path, monkeypatch):
 def test_settings_of_another_version_are_refused(start):
     told = start("v9")
     assert told.startswith("the settings of llama are version")
-    assert told.endswith("those of apply v9: copy the settings file, or install the same version")
+    assert told.endswith("apply ran with v9: copy the settings file, or install the same version")
 
 
 def test_other_files_are_refused_with_both_fingerprints(start):

@@ -147,7 +147,7 @@ def test_unload_releases_the_weights(tmp_path):
 def test_install_comes_before_the_library_and_for_its_own_version(monkeypatch):
     cpu.install()
     monkeypatch.delitem(sys.modules, "exllamav2_ext")
-    with pytest.raises(ModelError, match="imported with another extension"):
+    with pytest.raises(ModelError, match="has been imported already"):
         cpu.install()
     for name in [n for n in sys.modules if n.partition(".")[0] == "exllamav2"]:
         monkeypatch.delitem(sys.modules, name)

@@ -145,7 +145,9 @@ def test_a_download_that_was_cut_off_is_told_with_its_size(directory):
 
 def test_a_file_that_is_missing_is_told_by_its_layers(directory):
     edit(directory, num_hidden_layers=9)
-    with pytest.raises(engine.ModelError, match=r"lack weights of layer \d, of 9.*is one of them"):
+    with pytest.raises(
+        engine.ModelError, match=r"lack weights of layer \d \(there are 9.*is a file"
+    ):
         of(str(directory))
 
 

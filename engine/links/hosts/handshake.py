@@ -100,8 +100,8 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
         raise Stranger("the other end is not Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
-            f"it speaks protocol {protocol}, but this one {PROTOCOL}: server and engine need"
-            " versions of Switchyard with the same protocol"
+            f"the other end uses protocol {protocol}, but this one uses {PROTOCOL}: server and"
+            " engine need versions of Switchyard with the same protocol"
         )
     return own, other
 
@@ -115,7 +115,7 @@ def _receive_introduction(connection: socket.socket, until: float) -> tuple[byte
     """Returns proof and JSON, both still unchecked."""
     (size,) = _SIZE.unpack(_receive(connection, _SIZE.size, until))
     if size > MAX_INTRODUCTION:
-        raise Stranger(f"its introduction has {size} bytes")
+        raise Stranger(f"its introduction is too long: {size} bytes")
     return _receive(connection, _PROOF, until), _receive(connection, size, until)
 
 

@@ -52,7 +52,7 @@ def from_json(kind: type[Introduction], data: bytes) -> Introduction:
     known = {one.name: given[one.name] for one in fields(kind) if one.name in given}
     types = {one.name: one.type for one in fields(kind)}
     if wrong := [name for name, value in known.items() if type(value) is not types[name]]:
-        raise Stranger(f"its introduction has a wrong type of {wrong[0]}")
+        raise Stranger(f"its introduction has a value of the wrong type in {wrong[0]}")
     try:
         return kind(**known)
     except TypeError:  # a field is missing

@@ -65,9 +65,9 @@ class Members:
         return list(dict.fromkeys(found))
 
     def follow(self) -> list[str] | None:
-        """This server's engines after another reading of the sources. A missing address stays until
-        a second reading lacks it too. None if the reading failed, because a faulty source must not
-        end engines.
+        """Read the sources again. Returns this server's engines. An address is dropped only if two
+        readings in a row lack it. Returns None if the reading failed, because a faulty source must
+        not disconnect engines.
         """
         try:
             named = self.read()

@@ -1,4 +1,4 @@
-"""Guesses the minimum number of tokens of a text without encoding it. Any thread."""
+"""Estimates the minimum number of tokens in a text without encoding it. Any thread."""
 
 from collections import deque
 

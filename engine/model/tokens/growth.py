@@ -27,7 +27,7 @@ def check_growth(tokenizer: tokenizers.Tokenizer) -> None:
     """
     added = tokenizer.get_added_tokens_decoder()
     if len(added) > MAX_ADDED:
-        raise ModelError(f"has {len(added)} added tokens; at most {MAX_ADDED} are served")
+        raise ModelError(f"has {len(added)} added tokens; at most {MAX_ADDED} are allowed")
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if len(getattr(tokenizer.model, name, None) or "") > MAX_AFFIX:
             raise ModelError(f"has a {name} of more than {MAX_AFFIX} characters")

@@ -1,10 +1,11 @@
-"""The entrance: admission of POSTs to request threads. The others wait in order, without a thread.
+"""The entrance: admission of POSTs to request threads. POSTs that are not admitted yet wait in
+order, without a thread.
 
 A request has a place from its dispatch until its jobs are submitted, it waits for something, or it
 has ended. Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be
 ready sooner, and the threads that answer would get the GIL less often. After a request was refused,
-its place rests for as long as the request took, so clients that return at once take at most half of
-the places' time.
+its place stays empty for as long as the request took, so clients that retry immediately take at
+most half of the places' time.
 """
 
 import heapq
@@ -84,7 +85,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def open(self) -> None:
-        """Begin all requests at once from now on."""
+        """From now on, begin each request immediately."""
         with self._lock:
             self._is_open = True
             ready = self._admit(time.monotonic())
@@ -93,7 +94,7 @@ class Entrance(Generic[Guest]):
     # Any thread
 
     def leave(self, guest: Guest, is_refused: bool = False) -> None:
-        """Idempotent. Also for requests that have never entered."""
+        """Idempotent. May also be called for requests that have never entered."""
         now = time.monotonic()
         with self._lock:
             since = self._inside.pop(guest, None)

@@ -44,7 +44,8 @@ class RequestThreads:
         """
         if is_turned_away:
             raise engine.Full(
-                f"the queue is full: the request waited {PATIENCE:g} s, or too many wait", RETRY
+                f"the queue is full: the request waited {PATIENCE:g} s, or too many others wait",
+                RETRY,
             )
         if len(self._busy) > self._max_reading:
             raise engine.Full("all request threads that read bodies are busy", RETRY)
@@ -53,7 +54,9 @@ class RequestThreads:
         """Called before a thread waits for more of a body. Raises Full."""
         if len(self._waiting) >= self._max_waiting and connection not in self._waiting:
             number = self._max_waiting
-            raise engine.Full(f"{number} bodies arrive slowly, which is this server's limit", RETRY)
+            raise engine.Full(
+                f"{number} bodies arrive slowly, and this server waits for no more", RETRY
+            )
         self._waiting.add(connection)
 
     def stop_waiting(self, connection: object) -> None:

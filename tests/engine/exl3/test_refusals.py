@@ -73,7 +73,7 @@ def quantized(**changes):
         ({"architectures": ["Qwen3NextForCausalLM"]}, "keeps a state for each text"),
         ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not served with ExLlamaV3"),
         ({"architectures": ["NewForCausalLM"]}, "is unknown to ExLlamaV3"),
-        (quantized(bits=9), "bits of EXL3 weights is 9, but must be 1 to 8"),
+        (quantized(bits=9), "bits of EXL3 weights is 9, but must be from 1 to 8"),
         (quantized(version="1.7.0"), "exllamav3 1.7.0, which is newer than 1.6.5"),
         (quantized(version="2"), "exllamav3 2, which is newer than 1.6.5"),
         ({"without": [f"{MATRIX}.suh"]}, f"lack {MATRIX}.suh"),
