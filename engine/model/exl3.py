@@ -138,7 +138,7 @@ def check_settings(config: ModelConfig, model_config: dict[str, Any]) -> None:
     for mode in config.cache_mode:
         if mode not in CACHE_BITS:
             raise ModelError(
-                f"cache_mode {mode} is only for EXL3 models: use {', '.join(CACHE_BITS)}",
+                f"cache_mode {mode} is for EXL3 models only: use {', '.join(CACHE_BITS)}",
                 "cache_mode",
             )
 

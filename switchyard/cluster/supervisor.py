@@ -43,8 +43,8 @@ class Supervisor:
         [*here] = [one for one in wanted(settings) if one.name == name]
         if [one.version for one in here] != [version]:
             raise RuntimeError(
-                f"the settings of {name} are version {here[0].version if here else 'none'}, but apply"
-                f" ran with {version}: copy the settings file, or install the same version"
+                f"the settings of {name} are version {here[0].version if here else 'none'}, but"
+                f" apply ran with {version}: copy the settings file, or install the same version"
             )
         assert settings.cluster is not None
         self._grace = settings.grace + RELEASE

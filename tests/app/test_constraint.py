@@ -185,7 +185,7 @@ def test_a_chat_is_constrained_as_well(post):
         (
             {"json_schema": {"oneOf": [{"type": "string"}, {"minLength": 3}]}},
             "json_schema",
-            "two of its schemas may admit the same value",
+            "two schemas of its oneOf may admit the same value",
         ),
         ({"regex": "("}, "regex", "unclosed"),
         ({"regex": r"(?=a)b"}, "regex", "look-around"),

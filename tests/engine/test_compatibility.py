@@ -92,7 +92,9 @@ def test_queries_and_keys_of_qwen_3_keep_their_mean(architecture):
 
 
 def test_a_longer_context_needs_a_scaled_embedding(read):
-    with pytest.raises(engine.ModelError, match="made for 2048 tokens; more need rope_alpha"):
+    with pytest.raises(
+        engine.ModelError, match="made for 2048 tokens; a longer context needs rope_alpha"
+    ):
         read({}, max_seq_len=4096)
     assert read({}, max_seq_len=4096, rope_scale=2.0).scale_pos_emb == 2.0
     config = read({}, max_seq_len=4096, rope_alpha=2.5)

@@ -197,7 +197,7 @@ def test_a_model_that_exl3_alone_reads_is_planned_before_its_download(make):
 def test_it_needs_a_gpu(make):
     with pytest.raises(ModelError, match="the weights are quantized"):
         check_loadable(replace(make(), device="cpu"))
-    with pytest.raises(ModelError, match="ExLlamaV3 needs a CUDA device"):
+    with pytest.raises(ModelError, match="EXL3 models need a CUDA device"):
         make_backend(replace(make(), device="cpu"))
     with pytest.raises(ModelError, match="backend exl3 needs a GPU"):
         refuse_gpu_settings(ModelConfig(DEMO, "m", "cpu", backend="exl3"))

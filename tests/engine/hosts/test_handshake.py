@@ -73,7 +73,7 @@ def test_a_server_says_what_an_engine_of_another_version_speaks():
     here, there = socket.socketpair()
     with here, there:
         there.sendall(hello_of(handshake.PROTOCOL + 1))
-        with pytest.raises(Stranger, match="protocol 6, but this one 5: server and engine"):
+        with pytest.raises(Stranger, match="protocol 6, but this one uses 5: server and"):
             meet_as_server(here, KEY)
 
 
@@ -130,8 +130,8 @@ def test_another_service_is_no_switchyard():
         (b"[]", "not a JSON object"),
         (b"{}", "incomplete"),
         (b'{"pid": 1}', "incomplete"),
-        (b'{"pid": true, "fingerprint": "fp_1"}', "a wrong type of pid"),
-        (b'{"pid": 1, "fingerprint": {}}', "a wrong type of fingerprint"),
+        (b'{"pid": true, "fingerprint": "fp_1"}', "the wrong type in pid"),
+        (b'{"pid": 1, "fingerprint": {}}', "the wrong type in fingerprint"),
         (b" " * 4097, "has 4097 bytes"),
     ],
     ids=lambda value: str(value)[:20],
@@ -192,7 +192,7 @@ def test_a_relay_between_two_ends_with_the_key_adds_no_message(forge, caplog):
                 there.sendall(there.recv(4096))
             else:
                 there.sendall(sent[forge])
-            with pytest.raises(OSError, match="without the other end's seal"):
+            with pytest.raises(OSError, match="lacks the other end's seal"):
                 server.receive(20)
     assert "without the other end's seal" in caplog.text
 

@@ -95,7 +95,7 @@ def test_an_operator_is_told_what_a_load_has_waited_for(served):
     models = table.start(table.model("a"), table.model("b"))
     with (
         models.lease("a"),
-        pytest.raises(engine.Loading, match="the place in max_loaded, of models"),
+        pytest.raises(engine.Loading, match="a place within max_loaded, that busy models"),
     ):
         models.load("b").wait(20)
     assert table.loaded() == ["a"]
@@ -110,7 +110,7 @@ def test_a_request_is_told_what_its_load_has_waited_for(served):
         wait_for(lambda: table.look.num_looks > num_looks)
         table.now += 20.0  # load_wait
         threads[0].join(20)
-    assert isinstance(results[0], engine.Loading) and "waits for the memory" in str(results[0])
+    assert isinstance(results[0], engine.Loading) and "waits for memory" in str(results[0])
 
 
 def test_what_waited_for_memory_in_vain_is_loaded_as_soon_as_there_is_some(served):

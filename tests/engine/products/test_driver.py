@@ -52,7 +52,7 @@ def test_the_drivers_errors_are_those_that_torch_would_raise(libcuda):
     with pytest.raises(RuntimeError, match="CUDA error: an illegal memory access") as failed:
         kernel.launch((666, 1), 32, 0, ctypes.c_uint(0), 0)
     assert isinstance(explain(failed.value), DeviceLost)
-    with pytest.raises(driver.Unavailable, match="can't load compiled kernels: error 200"):
+    with pytest.raises(driver.Unavailable, match="can't load the compiled kernels: error 200"):
         driver.load(b"other", "name", overlaps=False)
 
 
