@@ -37,7 +37,10 @@ WRONG = {
     "directory of models": ("is not a model, but a folder of models", "give one, such as"),
     "file": ("config.json is a file", "give the directory that has all of a model's files"),
     "nothing": ("does not exist", ""),
-    "unknown architecture": ("doesn't know the architecture MambaForCausalLM", "serve a model of"),
+    "unknown architecture": (
+        "doesn't know the architecture MambaForCausalLM",
+        "serve a model with",
+    ),
     "no config.json": ("has no config.json", "copy it from the original model"),
     "no tokenizer.json": ("has no tokenizer.json", "copy it from the original model"),
     "cut off": ("is cut off", "download it again"),

@@ -259,7 +259,10 @@ def test_a_machine_refuses_to_start_in_one_line(call, arguments, message):
 @pytest.mark.parametrize(
     ("here", "message"),
     [
-        (["127.0.0.1", "10.9.0.1"], "no address of this machine is in 10.0.0.0/24: it has"),
+        (
+            ["127.0.0.1", "10.9.0.1"],
+            "no address of this machine is in 10.0.0.0/24: this machine has",
+        ),
         (["10.0.0.2", "10.0.0.3"], "10.0.0.0/24 has 10.0.0.2, 10.0.0.3 of this machine: choose"),
     ],
 )

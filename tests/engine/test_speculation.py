@@ -372,14 +372,14 @@ def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change):
         config = json.loads((path / "config.json").read_text())
         config["vocab_size"] -= 1
         (path / "config.json").write_text(json.dumps(config))
-        message = "tokens differ from the model's"
+        message = "tokens differ from the main model's"
     else:
         tokenizer = json.loads((path / "tokenizer.json").read_text())
         vocabulary = tokenizer["model"]["vocab"]
         a, b = list(vocabulary)[100:102]
         vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
         (path / "tokenizer.json").write_text(json.dumps(tokenizer))
-        message = "tokens differ from the model's"
+        message = "tokens differ from the main model's"
     with pytest.raises(engine.ModelError, match=message) as caught:
         exl2_backend(DEMO, draft_model=str(path)).open()
     assert caught.value.param == "draft_model"
