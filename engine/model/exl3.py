@@ -103,7 +103,7 @@ def check_exl3(model_config: dict[str, Any]) -> None:
         )
     if name not in PLAIN:
         why = "is not served with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
-        raise ModelError(f"the architecture {name} {why}. It serves {', '.join(PLAIN)}")
+        raise ModelError(f"the architecture {name} {why}. ExLlamaV3 serves {', '.join(PLAIN)}")
     quantization = model_config.get("quantization_config") or {}
     for entry in ("bits", "head_bits"):
         bits = quantization.get(entry)
