@@ -132,7 +132,7 @@ def test_another_service_is_no_switchyard():
         (b'{"pid": 1}', "incomplete"),
         (b'{"pid": true, "fingerprint": "fp_1"}', "the wrong type in pid"),
         (b'{"pid": 1, "fingerprint": {}}', "the wrong type in fingerprint"),
-        (b" " * 4097, "has 4097 bytes"),
+        (b" " * 4097, "too long: 4097 bytes"),
     ],
     ids=lambda value: str(value)[:20],
 )
