@@ -102,7 +102,9 @@ class ModelSettings(pydantic.BaseModel):
     @classmethod
     def _is_named(cls, value: str) -> str:
         if not value.strip():
-            raise ValueError("is empty: name a directory, or omit it to use the demo model")
+            raise ValueError(
+                "is empty: name a directory, or omit the setting to use the demo model"
+            )
         return value
 
     @pydantic.field_validator("cache_mode", mode="before")

@@ -205,7 +205,9 @@ class Standing:
 
 
 class Past:
-    """The counts of earlier engines with a name, which may still be counting. Any thread."""
+    """The counts of earlier engines with the same name. Some of these engines may still be running,
+    so their counts can grow. Any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards both

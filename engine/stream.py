@@ -39,7 +39,7 @@ OnUse = Callable[[Used], int | None]
 
 
 class Stream:
-    """A single queue for the jobs of one request: one job, or n choices that the same thread reads.
+    """A single queue for the events of one request's jobs, which one thread reads.
 
     The engine thread only puts events into the queue, and never waits for that. Every job ends with
     exactly one `Finished` or `Failed`.

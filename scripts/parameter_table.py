@@ -205,6 +205,8 @@ def _type(schema: dict[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
         return ", ".join(map(_code, schema.get("enum", [schema.get("const")])))
     match schema.get("type"):
+        case "array" if len(schema.get("prefixItems", ())) == schema.get("maxItems") == 2:
+            return "pair"
         case "array":
             limit = f", at most {schema['maxItems']}" if "maxItems" in schema else ""
             return f"list ({_type(schema.get('items', {}))}){limit}"

@@ -31,7 +31,7 @@ class Function(Object):
     description: str | None = Field(None, description="The tool's purpose, for the model.")
     parameters: ToolSchema | None = Field(
         None,
-        description="The JSON schema of the arguments, which are an object. Default: no arguments."
+        description="The JSON schema of the arguments object. Default: no arguments."
         " A `type` that JSON Schema doesn't have is refused.",
     )
     strict: bool | None = Field(

@@ -143,7 +143,7 @@ def _check_alias(name: str) -> None:
     except engine.ModelNotFound:
         return
     raise engine.ModelNotFound(
-        f"{name[:100]!r} is an alias of model {own!r}: use that name", "model"
+        f"{name[:100]!r} is an alias: use the model's own name, {own!r}", "model"
     )
 
 

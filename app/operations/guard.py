@@ -88,7 +88,9 @@ class Guard:
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
     ) -> None:
-        """Requests to `target` get accounts. If there are keys, requests to `routes` need a key."""
+        """Register what opens an account for each request to `target`, if there are keys or
+        recorders. If there are keys, requests to `routes` need a key.
+        """
         if self._proxies is not None:
             target.before_request(self._note_address)
         if self._checks is not None or self._recorders:

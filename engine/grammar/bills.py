@@ -56,7 +56,10 @@ class Bill:
         credit.
         """
         if self.latest > MAX_MASK:
-            raise _too_slow(f"a token has taken {self.latest:.1f} s of CPU time")
+            raise _too_slow(
+                f"a token has taken {self.latest:.1f} s of CPU time, but only {MAX_MASK:g} s are"
+                " allowed"
+            )
         if self.excess and (self.num_masks >= GRACE or self.debt - self.excess > CREDIT):
             mean = 1000 * self.seconds / self.num_masks
             raise _too_slow(

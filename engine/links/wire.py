@@ -191,7 +191,7 @@ def _pickled(message: Any) -> bytes:
 
 
 def restore(kind: type, values: dict[str, Any]) -> Any:
-    """A dataclass of type `kind`, from the fields that differ from their defaults."""
+    """An instance of the dataclass `kind`, from the fields that differ from their defaults."""
     try:
         return kind(**values)
     except TypeError:

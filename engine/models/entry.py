@@ -156,7 +156,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """The state of a name in the table."""
+    """The state of one model in the table."""
 
     name: str
     aliases: tuple[str, ...]

@@ -82,7 +82,7 @@ def look_at(config: ModelConfig, at: str) -> int:
 
 
 def ask_engine(at: str, engine_key_file: str | None) -> Welcome:
-    """The state of the shared engine at `at`, for any model. Raises EngineError, OSError,
+    """The state of the shared engine at `at`, whichever model it runs. Raises EngineError, OSError,
     EOFError.
     """
     key = KeyFile(engine_key_file)

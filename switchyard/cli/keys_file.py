@@ -88,8 +88,8 @@ def edit(
             raise Failed(f"{path}: {error}") from None
         if not after.by_name:
             raise Failed(
-                f"{path}: it is the only key, and a server needs at least one: add another"
-                " first, or give it `disabled = true`"
+                f"{path}: this is the file's only key, and a server needs at least one: add another"
+                " key first, or disable this one with `disabled = true`"
             )
         known = {} if before is None else before.by_name
         if not _differ(known, after.by_name) <= expected:

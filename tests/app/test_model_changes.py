@@ -323,7 +323,9 @@ def test_a_load_of_an_alias_is_told_the_models_name(make):
     client = make()
     response = client.post("/admin/models/chat", json={}, environ_base=LOCAL)
     assert (response.status_code, response.json["error"]["param"]) == (404, "model")
-    assert response.json["error"]["message"] == "'chat' is an alias of model 'first': use that name"
+    assert (
+        response.json["error"]["message"] == "'chat' is an alias: use the model's own name, 'first'"
+    )
     response = client.post("/admin/models/other", json={}, environ_base=LOCAL)
     assert "'other' does not exist; there is: first, second, third" in response.text
 

@@ -26,7 +26,7 @@ class OwnTool(Object):
     name: Name = Field(description=f"{NAME} Refused if two tools have the same name.")
     description: str | None = Field(None, description="The tool's purpose, for the model.")
     input_schema: ToolSchema = Field(
-        description="The JSON schema of the input, which is an object. A `type` that JSON Schema"
+        description="The JSON schema of the input object. A `type` that JSON Schema"
         " doesn't have is refused."
     )
     strict: bool | None = Field(

@@ -44,8 +44,8 @@ def install() -> None:
 
 
 def check_machine(config: ModelConfig) -> None:
-    """Raises ModelError if a package that EXL3 models need is missing, or if a chosen GPU is too
-    old for them.
+    """Raises ModelError if a package that EXL3 models need is missing or unsuitable, or if a
+    chosen GPU is too old for them.
     """
     check_installed()
     for number, gpu in chosen(config).items():
