@@ -348,7 +348,7 @@ def test_strings_that_are_banned_are_looked_up_in_any_vocabulary_at_once():
         ('start: a\na[stop = "x"]: /"/', "stop"),
         ('start: "a', "string in line 1"),
         ("start: x\nx: /a\\", "regular expression in line 2"),
-        ("start: %json {", "not JSON"),
+        ("start: %json {", "not valid JSON"),
         ('start: %json {"title": "<"} <[4]>', "special"),
     ],
 )
