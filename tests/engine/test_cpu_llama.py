@@ -168,7 +168,7 @@ def test_token_ids_and_positions_out_of_range_never_read_beyond_a_table(scenario
 def test_lora_and_image_arguments_are_refused(scenario):
     with pytest.raises(ModelError, match="does not support LoRAs"):
         scenario.forward([(0, [1], [0])], loras=[object()])
-    with pytest.raises(ModelError, match="no image input"):
+    with pytest.raises(ModelError, match="does not support images"):
         scenario.forward([(0, [1], [0])], indexed_embeddings=[object()])
 
 
