@@ -155,9 +155,9 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
 
 
 class Backlog(NamedTuple):
-    """The numbers of jobs that an engine holds. The object is replaced under the engine's lock, but
-    refusals read it without the lock, because threads that waited for the lock would delay every
-    stream.
+    """The numbers of jobs, and of waiting prompt tokens, that an engine holds. The object is
+    replaced under the engine's lock, but refusals read it without the lock, because threads that
+    waited for the lock would delay every stream.
     """
 
     num_jobs: int = 0  # that have not ended

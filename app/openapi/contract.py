@@ -82,7 +82,7 @@ def declares(
 ) -> Callable[[View], View]:
     """Declares the contract of a view. This decorator goes below the blueprint's decorator.
 
-    The view's docstring becomes the route's text in the document.
+    The view's docstring becomes the summary and description in the document.
 
     `answers`: types of JSON bodies by status, without errors; None for no body. `body`: a model, or
     a union of models; with `is_form`, the body may also be sent as a form. `streams`: types of a

@@ -32,7 +32,7 @@ State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Stands(Protocol):
-    """The state of an engine. `max_jobs`: the maximum number of jobs in its configuration."""
+    """The state of an engine. `max_jobs`: the maximum number of jobs with its configuration."""
 
     @property
     def state(self) -> State: ...

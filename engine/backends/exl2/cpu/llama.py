@@ -36,7 +36,7 @@ PLAIN: dict[str, object] = {
 
 
 class CpuLlama:
-    """The model interface that ExLlamaV2DynamicGenerator uses with pages: `config` and
+    """A Llama model with what ExLlamaV2DynamicGenerator needs in paged mode: `config` and
     `forward_chunk`.
     """
 
