@@ -253,7 +253,7 @@ def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
         indents = [value for value in given[1:] if isinstance(value, str)]
         _check_length(_size(given[0]) * max(number, *map(len, (*between, *indents)), 1))
     elif name in _FORMATTING and _WIDE.search(text):
-        raise TooMuch("it pads to a width that is too large, or is not a literal number")
+        raise TooMuch("it pads to a width that is too large or not a literal number")
     elif name in _FORMATTING:
         _check_length((text.count("{") + text.count("%")) * _size(given[1:]))
     elif name == "replace" and len(texts) > 2:

@@ -138,7 +138,9 @@ class Tokenizer:
         return self.decode(token_ids, skip_special=False)
 
     def decoder(self) -> TextDecoder:
-        """A decoder for a text that continues, such as a completion, without special tokens."""
+        """A decoder for text that continues other text, such as a completion. It leaves out special
+        tokens.
+        """
         return TextDecoder(self.pieces)
 
     @cached_property

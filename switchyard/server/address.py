@@ -12,8 +12,8 @@ LOOK = 0.05  # seconds between checks
 
 
 def refusal(bind: str) -> str | None:
-    """Why the server can't listen on the address, and a remedy; otherwise None. An unknown form of
-    address is accepted.
+    """Why the server can't listen on the address, and a remedy; otherwise None. An address in an
+    unknown format is accepted.
     """
     found = _look(bind)
     return None if found is None else found[0]

@@ -98,7 +98,7 @@ def detokenize() -> flask.Response:
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def apply_template() -> flask.Response:
-    """The text of a conversation's prompt. Other parameters of a chat have no effect."""
+    """The text of a conversation's prompt. Parameters that don't change it have no effect."""
     request = generation.receive(chat, services().settings, services().gate)
     model = services().models.get(request.model)
     with generation.names_of(request):

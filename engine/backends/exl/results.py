@@ -54,7 +54,7 @@ class TokenTold:
 @dataclass(frozen=True, slots=True)
 class JobBroken:
     """A failure of this job alone. After a failure in `prefill` the job stays active and must be
-    cancelled; otherwise the generator releases it.
+    cancelled; after any other failure the generator has released it.
     """
 
     identifier: str

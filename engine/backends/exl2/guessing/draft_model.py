@@ -21,7 +21,7 @@ class DraftModel:
         self._rates: weakref.WeakKeyDictionary[Exl2Job, float] = weakref.WeakKeyDictionary()
 
     def observe(self, jobs: Sequence[Exl2Job]) -> None:
-        """Called before a step of `jobs`."""
+        """Before a step of `jobs`, lets the draft model catch up where it lags."""
         for job in jobs:
             if job.position() - job.drafted[0] >= MOST_LAG:
                 self._follow(job)

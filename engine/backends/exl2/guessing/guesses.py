@@ -14,8 +14,8 @@ RENEWED = 64  # steps with guesses before one without, which measures
 class Guesses:
     """Compares the tokens per second with and without guesses, for each number of jobs.
 
-    A step takes the time of a step without guesses, and about the same additional time for each
-    token that is guessed for all jobs. Both times are measured. If guesses save no time, they are
+    A step takes as long as one without guesses, plus a roughly constant time for each token guessed
+    per job. Both times are measured. If guesses save no time, they are
     tried again after some steps, then after twice as many, and so on.
     """
 
