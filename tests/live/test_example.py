@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from tests.live.conftest import ROOT, Server, free_port
+from tests.live.helpdesk import User
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,9 @@ def visitor(helpdesk):
 
 
 @pytest.fixture
-def user(helpdesk, visitor):
-    response = visitor.post(f"{helpdesk.url}/login", data={"user": "Ada", "password": "demo"})
-    assert "Hello, Ada" in response.text
-    return visitor
+def user(helpdesk):
+    with User(helpdesk.url) as user:
+        yield user
 
 
 def test_pages_ask_for_the_login(helpdesk, visitor):
@@ -44,6 +44,10 @@ def test_pages_ask_for_the_login(helpdesk, visitor):
 def test_the_api_lies_behind_the_login(helpdesk, visitor):
     response = visitor.get(f"{helpdesk.url}/llm/v1/models")
     assert (response.status_code, response.json()["error"]["message"]) == (401, "log in first")
+
+
+def test_a_login_leads_to_the_page(helpdesk, user):
+    assert "Hello, Ada" in user.get(helpdesk.url).text
 
 
 def test_a_view_gets_a_whole_answer(helpdesk, user):

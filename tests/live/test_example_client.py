@@ -14,6 +14,7 @@ import requests
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.faults.paced import ENDLESS
 from tests.live.conftest import ROOT, Server, free_port
+from tests.live.helpdesk import User
 
 STORY = {"question": "Count from 1 to 2000."}
 
@@ -41,12 +42,6 @@ def server(start, helpdesk):
     return start(SCRIPTED, **settings).wait_until_ready()
 
 
-def log_in(helpdesk):
-    session = requests.Session()
-    session.post(f"{helpdesk.url}/login", data={"user": "Ada", "password": "demo"}, timeout=20)
-    return session
-
-
 def ask(helpdesk, user, **more):
     more = {"data": STORY, "timeout": 60, "headers": {"Accept": "text/plain"}, **more}
     return user.post(f"{helpdesk.url}/ask", **more)
@@ -58,7 +53,7 @@ def running(server):
 
 def test_who_leaves_is_cancelled_on_the_server(helpdesk, server):
     for _ in range(8):  # of whichever process
-        with log_in(helpdesk) as user:
+        with User(helpdesk.url) as user:
             answer = ask(helpdesk, user, stream=True)
             assert next(answer.iter_content(8)) and len(running(server)) == 1
             answer.close()
@@ -69,7 +64,7 @@ def test_who_leaves_is_cancelled_on_the_server(helpdesk, server):
 
 
 def test_a_server_that_starts_anew_costs_an_error_and_no_more(helpdesk, server, start):
-    with log_in(helpdesk) as user:
+    with User(helpdesk.url) as user:
         answer = ask(helpdesk, user, stream=True)
         pieces = answer.iter_content(8)
         assert next(pieces)
@@ -99,7 +94,7 @@ def read_until_it_breaks(helpdesk, user, has_begun):
 
 def test_a_server_s_worker_that_is_killed_ends_all_reads_and_each_process_goes_on(helpdesk, server):
     has_begun = threading.Semaphore(0)
-    with log_in(helpdesk) as user, ThreadPoolExecutor(16) as pool:
+    with User(helpdesk.url) as user, ThreadPoolExecutor(16) as pool:
         arguments = read_until_it_breaks, helpdesk, user, has_begun
         reads = [pool.submit(*arguments) for _ in range(16)]
         begun = [has_begun.acquire(timeout=60) for _ in reads]
