@@ -12,8 +12,8 @@ from switchyard import engine
 from switchyard.app.errors import ErrorBody, without_identifiers
 from switchyard.app.formats import codex
 from switchyard.app.formats.format import Format, ModelWords, spoken
-from switchyard.app.formats.loads import Value, value_of
 from switchyard.app.http.body import json_response
+from switchyard.app.lifecycle.loads import Value, value_of
 from switchyard.app.openapi.contract import declares
 from switchyard.app.services import services
 

@@ -10,15 +10,15 @@ from typing_extensions import TypedDict  # which pydantic needs before Python 3.
 
 from switchyard import engine
 from switchyard.app.delivery.submit import receive
-from switchyard.app.formats.changes import ModelChange, ModelName, swap
-from switchyard.app.formats.loads import (
+from switchyard.app.http.body import json_response
+from switchyard.app.http.identity import author_of, is_operator
+from switchyard.app.lifecycle.changes import ModelChange, ModelName, swap
+from switchyard.app.lifecycle.loads import (
     LoadDone,
     ModelStatusBody,
     begun,
     events_of_load,
 )
-from switchyard.app.http.body import json_response
-from switchyard.app.http.identity import author_of, is_operator
 from switchyard.app.openapi.contract import declares
 from switchyard.app.request.validation import validate
 from switchyard.app.services import services

@@ -8,10 +8,10 @@ import flask
 from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
 
 from switchyard import engine
-from switchyard.app.formats.changes import ModelName, named
-from switchyard.app.formats.loads import StatusEvent, begun, events_of_models
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import author_of
+from switchyard.app.lifecycle.changes import ModelName, named
+from switchyard.app.lifecycle.loads import StatusEvent, begun, events_of_models
 from switchyard.app.openapi.contract import declares
 from switchyard.app.routes.lifecycle import (
     ERRORS,

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard import engine
-from switchyard.app.formats import loads
-from switchyard.app.formats.changes import ModelChange
 from switchyard.app.formats.tabby import bodies
 from switchyard.app.http import origins
+from switchyard.app.lifecycle import loads
+from switchyard.app.lifecycle.changes import ModelChange
 from switchyard.app.services import KEY
 from tests.app.refused import error_of
 from tests.app.test_lifecycle import LOCAL, events, make, rows

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from switchyard import engine
-from switchyard.app.formats.loads import value_of
+from switchyard.app.lifecycle.loads import value_of
 from switchyard.engine.messages import ModelInfo, ReplicaState
 from tests.app.test_lifecycle import ask, events, make, rows
 from tests.scripted import ScriptedBackend

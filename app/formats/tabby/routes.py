@@ -8,11 +8,11 @@ import flask
 import werkzeug.exceptions
 
 from switchyard.app.delivery.submit import names_of, receive
-from switchyard.app.formats.changes import ModelChange, swap
-from switchyard.app.formats.loads import begun
 from switchyard.app.formats.tabby import bodies, parse
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import author_of, is_operator
+from switchyard.app.lifecycle.changes import ModelChange, swap
+from switchyard.app.lifecycle.loads import begun
 from switchyard.app.openapi.contract import declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import services
