@@ -75,11 +75,17 @@ def watch(backend):
 
 
 def look(backend):
-    """Check that each page is of a text, and has its hash if it is full."""
+    """Check that each page is of a text, and has its hash if it is full, and that passes get the
+    pages that their jobs have.
+    """
     from exllamav2.generator.dynamic import _tensor_hash_checksum  # once the backend is installed
 
     generator = backend._generator
     generator.validate_cache()
+    for row, one in enumerate(generator._rows):
+        if one is not None and one.is_active and one.row == row and not one.is_moved:
+            pages = [page.page_index for page in one.sequences[0].allocated_pages]
+            assert [*generator._table[row, : len(pages)]] == pages
     for one in generator.active_jobs:
         for sequence in one.sequences:
             ids, before = sequence.sequence_ids.torch(), None
