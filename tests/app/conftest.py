@@ -15,7 +15,7 @@ from switchyard.app import Settings, create_app
 from switchyard.app.delivery import sender
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
-from switchyard.engine.messages import Chunk, Started
+from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.gunicorn import OverGunicorn
 from tests.conftest import DEMO
 from tests.contract import Witness
@@ -37,14 +37,15 @@ def way(request):
 
 @pytest.fixture
 def make_client(model_path, way):
-    """A Flask test client over a given backend; keyword arguments are settings. Every answer must
-    be as /openapi.json says.
+    """A Flask test client over a `backend`; keyword arguments are settings. Every answer must be as
+    /openapi.json says.
     """
     opened = []
     servers = []
     witness = Witness()
 
-    def make(backend, wait=True, path=model_path, terminate=None, **settings):
+    def make(backend=None, wait=True, path=model_path, terminate=None, **settings):
+        backend = backend or ScriptedBackend()
         settings = Settings(model=path, name="scripted", **settings)
         config: ModelConfig = settings.engine_config()
         served = engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
@@ -59,7 +60,7 @@ def make_client(model_path, way):
             app.wsgi_app = OverGunicorn(app.wsgi_app, Connection)
             servers.append(app.wsgi_app)
         client = app.test_client()
-        client.models = models
+        client.models, client.backend = models, backend
         return client
 
     yield make
@@ -79,12 +80,39 @@ def with_tokens(tmp_path):
         tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
         tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names])
         tokenizer.save(str(target / "tokenizer.json"))
-        config = json.loads((target / "config.json").read_text())
-        config["vocab_size"] = tokenizer.get_vocab_size()  # else they are beyond the weights
-        (target / "config.json").write_text(json.dumps(config))
+        # Else they are beyond the weights.
+        change(target / "config.json", vocab_size=tokenizer.get_vocab_size())
         return str(target)
 
     return make
+
+
+@pytest.fixture
+def with_template(model_path, tmp_path):
+    """The path of a model whose chat template is another."""
+
+    def make(template):
+        path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)
+        change(path / "tokenizer_config.json", chat_template=template)
+        return str(path)
+
+    return make
+
+
+def change(file, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def fails(*pieces, error=None):
+    """A script: starts, says these texts, and fails."""
+
+    def script(job):
+        yield Started(job.identifier)
+        for i, piece in enumerate(pieces):
+            yield Chunk(job.identifier, piece, (i,))
+        yield Failed(job.identifier, error or engine.JobFailed("no luck"))
+
+    return script
 
 
 def frames(response):
@@ -106,8 +134,8 @@ def named_events(response):
     return bodies
 
 
-def prompt_of(client, backend):
-    [job] = backend.enqueued
+def prompt_of(client, backend=None):
+    [job] = (backend or client.backend).enqueued
     return client.models.get().tokenizer.decode(job.prompt)
 
 
@@ -120,20 +148,6 @@ def gate(make_client):
     yield gate
     timer.cancel()
     gate.open()
-
-
-@pytest.fixture
-def with_template(model_path, tmp_path):
-    """The path of a model whose chat template is another."""
-
-    def make(template):
-        path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)
-        config = json.loads((path / "tokenizer_config.json").read_text())
-        config["chat_template"] = template
-        (path / "tokenizer_config.json").write_text(json.dumps(config))
-        return str(path)
-
-    return make
 
 
 class Connection:

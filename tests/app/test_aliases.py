@@ -10,7 +10,6 @@ import pytest
 from switchyard import engine
 from switchyard.app import Switchyard
 from tests.conftest import ROOT
-from tests.scripted import ScriptedBackend
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def make_models(model_path):
 
 
 def test_aliases_are_found_and_not_listed(make_client):
-    client = make_client(ScriptedBackend(), model_aliases={"gpt-4.1": "scripted"})
+    client = make_client(model_aliases={"gpt-4.1": "scripted"})
     assert [row["id"] for row in client.get("/v1/models").json["data"]] == ["scripted"]
     assert client.get("/v1/models/gpt-4.1").json["id"] == "scripted"
     headers = {"anthropic-version": "2023-06-01"}
@@ -33,7 +32,7 @@ def test_aliases_are_found_and_not_listed(make_client):
 
 
 def test_a_model_is_found_by_a_name_with_a_slash(make_client):
-    client = make_client(ScriptedBackend(), model_aliases={"org/name": "scripted"})
+    client = make_client(model_aliases={"org/name": "scripted"})
     assert client.get("/v1/models/org/name").json["id"] == "scripted"
 
 

@@ -10,35 +10,41 @@ from switchyard.app.blueprint import open_models, open_services
 from switchyard.app.config import Settings
 from tests.app.refused import CHAT, COMPLETIONS, error_of
 from tests.growth import assert_within
-from tests.scripted import ScriptedBackend, count
+from tests.scripted import ScriptedBackend
 
 CURLS = "application/x-www-form-urlencoded"  # curl's, of what `-d` gives
+
+
+JSON = "application/json"
+SHORT = b'{"prompt": "x", "max_tokens": 1}'
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"{",
-        b"[]",
-        b'"x"',
-        b'{"prompt": "x"',
-        b'{"prompt": "\xff\xfe"}',
-        b'{"prompt": "\\ud800"}',
-        b"[" * 100_000,
+        *(b"", b"{", b"[]", b'"x"', b'{"prompt": "x"', b"[" * 100_000),
+        *(b'{"prompt": "\xff\xfe"}', b'{"prompt": "\\ud800"}'),
         b'{"prompt": "x", "max_tokens": 1' + b"0" * 5000 + b"}",
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(make_client, data):
-    client = make_client(ScriptedBackend())
-    error = error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+    client = make_client()
+    error = error_of(client.post(COMPLETIONS, data=data, content_type=JSON))
     assert (error["param"], error["code"]) == (None, "invalid_json")
 
 
-def test_a_byte_order_mark_before_the_body_is_passed_over(make_client):
-    data = b'\xef\xbb\xbf{"prompt": "x", "max_tokens": 1}'
-    client = make_client(ScriptedBackend())
-    response = client.post(COMPLETIONS, data=data, content_type="application/json")
+@pytest.mark.parametrize(
+    ("data", "content_type"),
+    [
+        (b"\xef\xbb\xbf" + SHORT, JSON),
+        (SHORT, JSON),
+        (SHORT, "application/vnd.x+json"),
+        (SHORT, ""),
+    ],
+)
+def test_json_may_have_any_of_its_names_and_a_byte_order_mark(make_client, data, content_type):
+    client = make_client()
+    response = client.post(COMPLETIONS, data=data, content_type=content_type)
     assert response.status_code == 200
 
 
@@ -51,11 +57,11 @@ def values(number):
 def test_a_body_of_more_values_than_any_use_has_is_refused_unread(
     make_client, monkeypatch, max_body_bytes
 ):
-    client = make_client(ScriptedBackend(), max_body_bytes=max_body_bytes)
+    client = make_client(max_body_bytes=max_body_bytes)
     limit = max(100_000, max_body_bytes // 10)
 
     def post(data):
-        return error_of(client.post(COMPLETIONS, data=data, content_type="application/json"))
+        return error_of(client.post(COMPLETIONS, data=data, content_type=JSON))
 
     assert post(values(limit))["code"] == "context_length_exceeded"
     monkeypatch.setattr("pydantic_core.from_json", None)
@@ -66,13 +72,12 @@ def test_a_body_of_more_values_than_any_use_has_is_refused_unread(
         b'["' + b'","' * (limit + 1),
         b'"' * (4 * limit + 1) + b"," * (limit + 1),
     ):
-        error = post(data)
-        assert str(limit) in error["message"], data[:20]
+        assert str(limit) in post(data)["message"], data[:20]
 
 
 @pytest.mark.parametrize("text", [",[{", '",[{', "\\,[", '\\",{', "\\\\\\,", '\\\\"[', '"'])
 def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     body = {"stop": ["\\"], "prompt": [1], "user": (text + ",,,,") * 50_000, "max_tokens": 1}
     assert client.post(COMPLETIONS, json=body).status_code == 200
 
@@ -92,7 +97,7 @@ def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
     ids=["floats", "ids", "lists", "stop", "names", "parts", "text"],
 )
 def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body):
-    client = make_client(ScriptedBackend())
+    client = make_client()
 
     def post(number):
         data = json.dumps(body(number)).encode()
@@ -107,12 +112,11 @@ def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body
 
 
 def test_another_content_type_is_refused(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)
-    assert "application/json" in error["message"]
+    assert JSON in error["message"]
     assert error_of(client.post(COMPLETIONS, data=b"{}"))["param"] == "prompt"  # without one
-    error = error_of(client.post(COMPLETIONS, data=b"prompt"))
-    assert error["code"] == "invalid_json"
+    assert error_of(client.post(COMPLETIONS, data=b"prompt"))["code"] == "invalid_json"
     page = {"Origin": "https://example.org"}  # of which a browser asks nobody
     error_of(client.post(COMPLETIONS, data=b'{"prompt": "x"}', headers=page), 403)
 
@@ -123,10 +127,13 @@ def test_another_content_type_is_refused(make_client):
     [
         (b'{"prompt": "x"}', CURLS, {}, True),
         (b'\n  {"prompt": "x"}', CURLS + "; charset=utf-8", {}, True),
-        (b'{"prompt": "x"}', CURLS, {"Origin": "http://localhost"}, False),
-        (b'{"prompt": "x"}', CURLS, {"Origin": "null"}, False),
-        (b'{"prompt": "x"}', CURLS, {"Sec-Fetch-Site": "same-origin"}, False),
-        (b'{"prompt": "x"}', CURLS, {"Sec-Fetch-Site": "cross-site"}, False),
+        *(
+            (b'{"prompt": "x"}', CURLS, {name: value}, False)
+            for name, value in (
+                *(("Origin", "http://localhost"), ("Origin", "null")),
+                *(("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "cross-site")),
+            )
+        ),
         (b'{"prompt": "x"}', "text/plain", {}, False),
         (b'["prompt"]', CURLS, {}, False),
     ],
@@ -143,37 +150,34 @@ def test_json_is_taken_as_curl_sends_it_and_never_from_a_page(
 
 
 def test_a_body_over_the_limit_is_refused(make_client):
-    client = make_client(ScriptedBackend(), max_body_bytes=1000)
+    client = make_client(max_body_bytes=1000)
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x" * 1000}), 413)
     assert "1000 bytes" in error["message"]
 
 
-@pytest.mark.parametrize("length", [1000, 1001])
-def test_a_body_in_chunks_is_taken_whole_or_refused(make_client, length):
-    client = make_client(ScriptedBackend(count), max_body_bytes=1000)
-    body = {"prompt": "x", "max_tokens": 1}
+@pytest.mark.parametrize(("length", "status"), [(1000, 200), (1001, 413)])
+def test_a_body_in_chunks_is_taken_whole_or_refused(make_client, length, status):
+    client = make_client(max_body_bytes=1000)
     response = client.post(
         COMPLETIONS,
-        input_stream=io.BytesIO(json.dumps(body).ljust(length).encode()),
-        content_type="application/json",
+        input_stream=io.BytesIO(SHORT.ljust(length)),
+        content_type=JSON,
         environ_overrides={
             "wsgi.input_terminated": True,
             "CONTENT_LENGTH": "",
             "HTTP_TRANSFER_ENCODING": "chunked",
         },
     )
-    assert response.status_code == (200 if length == 1000 else 413)
+    assert response.status_code == status
 
 
 def test_a_compressed_body_is_refused_by_its_coding(make_client):
-    client = make_client(ScriptedBackend(count))
-    data = gzip.compress(b'{"prompt": "x"}')
-    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-    error = error_of(client.post(COMPLETIONS, data=data, headers=headers), 415)
+    client = make_client()
+    headers = {"Content-Encoding": "gzip", "Content-Type": JSON}
+    error = error_of(client.post(COMPLETIONS, data=gzip.compress(SHORT), headers=headers), 415)
     assert "Content-Encoding: gzip" in error["message"]
-    headers = {"Content-Encoding": "identity"}  # as it is
-    body = {"prompt": "x", "max_tokens": 1}
-    assert client.post(COMPLETIONS, json=body, headers=headers).status_code == 200
+    headers["Content-Encoding"] = "identity"  # as it is
+    assert client.post(COMPLETIONS, data=SHORT, headers=headers).status_code == 200
 
 
 def test_the_limit_of_a_body_is_that_of_the_model_with_the_longest_context(model_path):
@@ -186,15 +190,6 @@ def test_the_limit_of_a_body_is_that_of_the_model_with_the_longest_context(model
     assert found.settings.max_body_bytes == 1 << 22
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json", ""])
-def test_json_may_be_called_by_any_of_its_names(make_client, content_type):
-    client = make_client(ScriptedBackend(count))
-    response = client.post(
-        COMPLETIONS, data=b'{"prompt": "x", "max_tokens": 1}', content_type=content_type
-    )
-    assert response.status_code == 200
-
-
 class Broken(io.RawIOBase):
     def readable(self):
         return True
@@ -204,9 +199,7 @@ class Broken(io.RawIOBase):
 
 
 def test_a_body_that_can_not_be_read_is_told_as_one(make_client):
-    client = make_client(ScriptedBackend())
     environ = {"wsgi.input_terminated": True, "wsgi.input": Broken()}
-    response = client.post(COMPLETIONS, content_type="application/json", environ_overrides=environ)
-    error = error_of(response)
+    error = error_of(make_client().post(COMPLETIONS, content_type=JSON, environ_overrides=environ))
     assert (error["code"], error["param"]) == ("invalid_body", None)
     assert "a bad chunk" in error["message"]

@@ -6,27 +6,24 @@ import re
 import pytest
 
 from switchyard.engine.messages import Chunk, Started
-from tests.app.conftest import Streamed, frames
+from tests.app.conftest import Streamed, frames, prompt_of
+from tests.app.refused import error_of
 from tests.scripted import ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.both_ways
 
 URL = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
+ASKED = {URL: {"messages": HELLO}, "/v1/completions": {"prompt": "Hello"}}
 
 
 @pytest.mark.parameter("max_tokens", "/v1/chat/completions")
 def test_a_chat_completion_has_the_shape_of_the_api(make_client):
-    request = {"messages": HELLO, "max_tokens": 2}
-    body = make_client(ScriptedBackend()).post(URL, json=request).json
+    body = make_client().post(URL, json={"messages": HELLO, "max_tokens": 2}).json
     assert body["id"].startswith("chatcmpl-") and body["object"] == "chat.completion"
+    message = {"role": "assistant", "content": "0 1 ", "refusal": None}
     assert body["choices"] == [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "0 1 ", "refusal": None},
-            "logprobs": None,
-            "finish_reason": "length",
-        }
+        {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
     ]
     assert body["usage"]["completion_tokens"] == 2
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
@@ -60,48 +57,50 @@ def test_usage_and_timings_are_streamed_once_behind_the_last_choice(make_client,
 @pytest.mark.parameter("max_completion_tokens")
 def test_a_streamed_chat_tells_the_role_once_a_choice(make_client):
     request = {"messages": HELLO, "max_completion_tokens": 2, "n": 2, "stream": True}
-    bodies = frames(make_client(ScriptedBackend()).post(URL, json=request))
+    bodies = frames(make_client().post(URL, json=request))
     assert {b["object"] for b in bodies} == {"chat.completion.chunk"}
     for index in range(2):
         choices = [b["choices"][0] for b in bodies if b["choices"][0]["index"] == index]
-        assert [c["delta"] for c in choices] == [
-            {"role": "assistant", "content": ""},
-            {"content": "0 "},
-            {"content": "1 "},
-            {},
+        assert [(c["delta"], c["finish_reason"]) for c in choices] == [
+            ({"role": "assistant", "content": ""}, None),
+            ({"content": "0 "}, None),
+            ({"content": "1 "}, None),
+            ({}, "length"),
         ]
-        assert [c["finish_reason"] for c in choices] == [None, None, None, "length"]
+
+
+@pytest.fixture
+def rendered(make_client, with_template):
+    """The text and the tokens of a prompt, and the tokenizer."""
+
+    def rendered(template, content, **more):
+        client = make_client(path=with_template(template))
+        messages = [{"role": "user", "content": content, **more}]
+        client.post(URL, json={"messages": messages, "max_tokens": 1})
+        tokenizer = client.models.get().tokenizer
+        return prompt_of(client), client.backend.enqueued[0].prompt, tokenizer
+
+    return rendered
 
 
 @pytest.mark.parameter("messages", "/v1/chat/completions")
 @pytest.mark.parameter("messages[].role")
 @pytest.mark.parameter("messages[].content", "/v1/chat/completions")
 def test_messages_go_through_the_models_own_template(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
+    texts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     messages = [
         {"role": "system", "content": "Be brief."},
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}],
-        },
+        {"role": "user", "content": texts},
         {"role": "assistant", "content": "Hi"},
         {"role": "user", "content": "Bye <|im_end|>"},
     ]
     client.post(URL, json={"messages": messages, "max_tokens": 1})
-    [job] = backend.enqueued
-    tokenizer = client.models.get().tokenizer
     expected = "system\nBe brief.\nuser\nHello\nassistant\nHi\nuser\nBye <|im_end|>\nassistant\n"
-    assert tokenizer.decode(job.prompt) == expected
-    start = tokenizer.token_id("<|im_start|>")
-    end = tokenizer.token_id("<|im_end|>")
-    assert (job.prompt.count(start), job.prompt.count(end)) == (5, 4)  # the user's is only text
-
-
-def test_new_tokens_default_to_the_setting(make_client):
-    backend = ScriptedBackend()
-    make_client(backend, default_max_tokens=33).post(URL, json={"messages": HELLO})
-    assert backend.enqueued[0].max_new_tokens == 33
+    assert prompt_of(client) == expected
+    [job], token_id = client.backend.enqueued, client.models.get().tokenizer.token_id
+    found = [job.prompt.count(token_id(name)) for name in ("<|im_start|>", "<|im_end|>")]
+    assert found == [5, 4]  # the user's is only text
 
 
 TOOL = {"type": "function", "function": {"name": "look"}}
@@ -111,6 +110,7 @@ TOOL = {"type": "function", "function": {"name": "look"}}
     ("url", "more", "new_tokens", "default", "stops_on_loop"),
     [
         (URL, {}, None, None, True),
+        (URL, {}, 33, 33, False),
         (URL, {"max_tokens": -1}, None, None, True),
         (URL, {"tools": [TOOL]}, None, None, True),
         (URL, {"stop_on_loop": False}, None, None, False),
@@ -132,23 +132,21 @@ TOOL = {"type": "function", "function": {"name": "look"}}
 def test_a_request_without_a_limit_gets_the_rest_of_the_context(
     make_client, url, more, new_tokens, default, stops_on_loop
 ):
-    backend = ScriptedBackend()
-    client = make_client(backend, default_max_tokens=default)
-    asked = {URL: {"messages": HELLO}, "/v1/responses": {"input": "Hello"}}
-    response = client.post(url, json={**asked.get(url, {"prompt": "Hello"}), **more})
+    client = make_client(default_max_tokens=default)
+    asked = {URL: ASKED[URL], "/v1/responses": {"input": "Hello"}}.get(url, {"prompt": "Hello"})
+    response = client.post(url, json={**asked, **more})
     assert response.status_code == 200 and "x-switchyard-ignored" not in response.headers
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert job.max_new_tokens == (new_tokens or 2048 - len(job.prompt))
     assert job.stop_on_loop == stops_on_loop
 
 
 @pytest.mark.parametrize("default", [True, False])
 def test_an_operators_choice_of_loops_holds_with_and_without_a_limit(make_client, default):
-    backend = ScriptedBackend()
-    client = make_client(backend, default_stop_on_loop=default)
+    client = make_client(default_stop_on_loop=default)
     for more in ({}, {"max_tokens": 3}):
         client.post(URL, json={"messages": HELLO, **more})
-    assert [job.stop_on_loop for job in backend.enqueued] == [default] * 2
+    assert [job.stop_on_loop for job in client.backend.enqueued] == [default] * 2
 
 
 @pytest.mark.parametrize(
@@ -164,93 +162,67 @@ def test_an_operators_choice_of_loops_holds_with_and_without_a_limit(make_client
     ],
 )
 def test_a_template_that_fails_is_a_bad_request(make_client, with_template, template, message):
-    client = make_client(ScriptedBackend(), path=with_template(template))
-    response = client.post(URL, json={"messages": HELLO})
-    assert response.status_code == 400
-    assert response.json["error"]["param"] == "messages"
-    assert message in response.json["error"]["message"]
+    client = make_client(path=with_template(template))
+    error = error_of(client.post(URL, json={"messages": HELLO}))
+    assert error["param"] == "messages" and message in error["message"]
     assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
-
-
-def test_a_template_has_what_models_expect(make_client, with_template):
-    template = (
-        "{{ bos_token }}{% for m in messages %}{% if m.content == 'no' %}{% continue %}"
-        "{% endif %}{% generation %}{{ m.content | tojson(ensure_ascii=False) }}"
-        "{% endgeneration %}{% endfor %}{{ strftime_now('%Y') | length }}"
-    )
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template(template))
-    messages = [{"role": "user", "content": "no"}, {"role": "user", "content": "<é>"}]
-    client.post(URL, json={"messages": messages, "max_tokens": 1})
-    assert client.models.get().tokenizer.decode(backend.enqueued[0].prompt) == '"<é>"4'
-
-
-def test_lines_of_a_template_that_hold_only_a_block_leave_nothing(make_client, with_template):
-    template = "a\n  {% if true %}\nb\n  {%- endif %}\n\tc{% if true %}\nd{% endif %}"
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template(template))
-    client.post(URL, json={"messages": HELLO, "max_tokens": 1})
-    decoded = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
-    assert decoded == "a\nb\tcd"
-
-
-@pytest.mark.parameter("messages[].name")
-def test_a_special_token_in_a_name_is_ordinary_text(make_client, with_template):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template("{{ messages[0].name }}<|im_end|>"))
-    messages = [{"role": "user", "content": "x", "name": "</s>"}]
-    client.post(URL, json={"messages": messages, "max_tokens": 1})
-    [job], tokenizer = backend.enqueued, client.models.get().tokenizer
-    assert tokenizer.decode(job.prompt) == "</s>"
-    assert tokenizer._forbidden_ids.isdisjoint(job.prompt[:-1])
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("{{ messages[0].content | urlencode }}", "%3C%7Cim_end%7C%3E%20%C3%A9%25EF"),
-        ("{{ messages[0].content | tojson }}", '"<|im_end|> é%EF"'),
-        ("{{ messages[0].content | tojson(ensure_ascii=True) }}", '"<|im_end|> \\u00e9%EF"'),
+        (
+            "{{ bos_token }}{% for m in messages + messages %}{% if loop.first %}{% continue %}"
+            "{% endif %}{% generation %}{{ m.content | tojson(ensure_ascii=False) }}"
+            "{% endgeneration %}{% endfor %}{{ strftime_now('%Y') | length }}",
+            '"<é>"4',
+        ),
+        # Lines that hold only a block leave nothing.
+        ("a\n  {% if true %}\nb\n  {%- endif %}\n\tc{% if true %}\nd{% endif %}", "a\nb\tcd"),
     ],
 )
-def test_filters_let_nothing_of_the_escape_through(make_client, with_template, template, expected):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template(template))
-    messages = [{"role": "user", "content": "<|im_end|> é%EF"}]
-    client.post(URL, json={"messages": messages, "max_tokens": 1})
-    tokenizer = client.models.get().tokenizer
-    assert tokenizer.decode(backend.enqueued[0].prompt) == expected
-    assert tokenizer._forbidden_ids.isdisjoint(backend.enqueued[0].prompt)
+def test_a_template_has_what_models_expect(rendered, template, expected):
+    assert rendered(template, "<é>")[0] == expected
 
 
-def test_a_backslash_of_the_user_is_not_taken_for_the_escape(make_client, with_template):
-    backend = ScriptedBackend()
+@pytest.mark.parameter("messages[].name")
+def test_a_special_token_in_a_name_is_ordinary_text(rendered):
+    text, prompt, tokenizer = rendered("{{ messages[0].name }}<|im_end|>", "x", name="</s>")
+    assert text == "</s>"
+    assert tokenizer._forbidden_ids.isdisjoint(prompt[:-1])
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ("urlencode", "%3C%7Cim_end%7C%3E%20%C3%A9%25EF"),
+        ("tojson", '"<|im_end|> é%EF"'),
+        ("tojson(ensure_ascii=True)", '"<|im_end|> \\u00e9%EF"'),
+    ],
+)
+def test_filters_let_nothing_of_the_escape_through(rendered, filter, expected):
+    template = f"{{{{ messages[0].content | {filter} }}}}"
+    text, prompt, tokenizer = rendered(template, "<|im_end|> é%EF")
+    assert text == expected
+    assert tokenizer._forbidden_ids.isdisjoint(prompt)
+
+
+def test_a_backslash_of_the_user_is_not_taken_for_the_escape(rendered):
     template = "{{ messages[0].content | tojson(ensure_ascii=True) }}"
-    client = make_client(backend, path=with_template(template))
-    messages = [{"role": "user", "content": "<s>\\ufdd0"}]
-    client.post(URL, json={"messages": messages, "max_tokens": 1})
-    decoded = client.models.get().tokenizer.decode(backend.enqueued[0].prompt)
-    assert json.loads(decoded) == "<s>\\ufdd0"
+    assert json.loads(rendered(template, "<s>\\ufdd0")[0]) == "<s>\\ufdd0"
+
+
+CONTINUOUS = {"include_usage": True, "continuous_usage_stats": True}
 
 
 @pytest.mark.parameter("stream_options.continuous_usage_stats")
-@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+@pytest.mark.parametrize("url", ASKED)
 def test_each_frame_tells_the_usage_if_asked(make_client, url):
-    client = make_client(ScriptedBackend())
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {"max_tokens": 3, "stream": True, "stream_options": options}
-    body |= (
-        {"prompt": "x"}
-        if url.endswith("/completions") and "chat" not in url
-        else {"messages": [{"role": "user", "content": "x"}]}
-    )
-    bodies = frames(client.post(url, json=body))
-    usages = [one["usage"] for one in bodies]
-    last = usages[-1]
+    body = {"max_tokens": 3, "stream": True, "stream_options": CONTINUOUS}
+    usages = [one["usage"] for one in frames(make_client().post(url, json={**ASKED[url], **body}))]
     assert [u["completion_tokens"] for u in usages if u["completion_tokens"]] == [1, 2, 3, 3, 3]
-    assert all(u["prompt_tokens"] == last["prompt_tokens"] > 0 for u in usages)
+    assert all(u["prompt_tokens"] == usages[-1]["prompt_tokens"] > 0 for u in usages)
     assert all(u["total_tokens"] == u["prompt_tokens"] + u["completion_tokens"] for u in usages)
-    assert len({one["system_fingerprint"] for one in bodies}) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,25 +232,25 @@ def test_each_frame_tells_the_usage_if_asked(make_client, url):
         {"n": 2},
         {"logprobs": True, "top_logprobs": 1},
         {"stream_options": {"include_usage": True}},
+        {"stream_options": CONTINUOUS},
         {"return_progress": True, "timings": True},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+@pytest.mark.parametrize("url", ASKED)
 def test_each_frame_tells_which_weights_answer(make_client, url, more):
-    client = make_client(ScriptedBackend())
-    is_chat = url == URL
-    if not is_chat and "logprobs" in more:
+    client = make_client()
+    if url != URL and "logprobs" in more:
         more = {"logprobs": 1}
-    asked = {"messages": HELLO} if is_chat else {"prompt": "x"}
-    bodies = frames(client.post(url, json={**asked, "max_tokens": 9, "stream": True, **more}))
-    whole = client.post(url, json={**asked, "max_tokens": 2}).json
+    asked = {**ASKED[url], "max_tokens": 9}
+    bodies = frames(client.post(url, json={**asked, "stream": True, **more}))
     assert len(bodies) >= 9
     expected = client.models.get().model_dir.fingerprint
-    assert {one["system_fingerprint"] for one in (*bodies, whole)} == {expected}
+    bodies.append(client.post(url, json=asked).json)
+    assert {one["system_fingerprint"] for one in bodies} == {expected}
 
 
-@pytest.mark.parametrize("url", [URL, "/v1/completions"])
+@pytest.mark.parametrize("url", ASKED)
 def test_usage_until_then_counts_all_tokens_of_a_piece(make_client, url):
     def pairs(job):
         yield Started(job.identifier)
@@ -286,8 +258,6 @@ def test_usage_until_then_counts_all_tokens_of_a_piece(make_client, url):
             yield Chunk(job.identifier, f"{i} ", (i, i + 1))
         yield finished(job, job.max_new_tokens)
 
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    asked = {"messages": HELLO} if url == URL else {"prompt": "x"}
-    body = {"max_tokens": 6, "stream": True, "stream_options": options, **asked}
+    body = {"max_tokens": 6, "stream": True, "stream_options": CONTINUOUS, **ASKED[url]}
     bodies = frames(make_client(ScriptedBackend(pairs)).post(url, json=body))
     assert {one["usage"]["completion_tokens"] for one in bodies} - {0} == {2, 4, 6}

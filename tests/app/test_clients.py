@@ -201,7 +201,7 @@ def test_a_host_that_has_vanished_is_given_up_by_the_kernel(connection):
 
 
 def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client, connection):
-    client = make_client(ScriptedBackend(), send_timeout=7.5)
+    client = make_client(send_timeout=7.5)
     response = client.post(URL, json={}, environ_overrides=connection.environ)
     assert response.status_code == 400
     option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -210,7 +210,7 @@ def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client,
 
 @pytest.mark.parametrize("takes_up", [False, True])
 def test_the_kernel_gives_up_each_client_after_the_setting(make_client, connection, takes_up):
-    client = make_client(ScriptedBackend(), send_timeout=7.5, resume_timeout=FOR_EVER)
+    client = make_client(send_timeout=7.5, resume_timeout=FOR_EVER)
     body, headers = {"prompt": "x", "max_tokens": 2, "stream": True}, {}
     if takes_up:
         first = client.post(URL, json=body).get_data(as_text=True)

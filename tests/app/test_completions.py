@@ -16,7 +16,7 @@ URL = "/v1/completions"
 
 def test_a_completion_has_text_usage_and_the_shape_of_the_api(make_client):
     asked = int(time.time())
-    body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x", "max_tokens": 3}).json
+    body = make_client().post(URL, json={"prompt": "x", "max_tokens": 3}).json
     assert body.pop("id").startswith("cmpl-")
     assert body.pop("created") in range(asked, int(time.time()) + 1)
     assert re.fullmatch("fp_[0-9a-f]{12}", body.pop("system_fingerprint"))
@@ -53,19 +53,18 @@ def test_a_whole_answer_is_not_woken_for_each_token(make_client, monkeypatch):
 
 
 def test_max_tokens_defaults_to_16(make_client):
-    body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x"}).json
+    body = make_client().post(URL, json={"prompt": "x"}).json
     assert body["usage"]["completion_tokens"] == 16
 
 
 @pytest.mark.parameter("n")
 @pytest.mark.parameter("prompt", "/v1/completions")
 def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     request = {"prompt": [[1, 2], [3]], "n": 2, "max_tokens": 1, "seed": 7, "echo": True}
     body = client.post(URL, json=request).json
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
-    jobs = sorted(backend.enqueued, key=lambda job: job.identifier)
+    jobs = sorted(client.backend.enqueued, key=lambda job: job.identifier)
     assert [job.prompt for job in jobs] == [(1, 2), (1, 2), (3,), (3,)]
     assert [job.sampling.seed for job in jobs] == [7, 8, 7, 8]
     assert body["usage"] == {
@@ -79,7 +78,7 @@ def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_cli
 
 @pytest.mark.parameter("echo")
 def test_echo_puts_the_prompt_before_the_text(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     request = {"prompt": "Say ", "max_tokens": 2, "echo": True}
     assert client.post(URL, json=request).json["choices"][0]["text"] == "Say 0 1 "
     streamed = frames(client.post(URL, json={**request, "stream": True}))
@@ -146,19 +145,20 @@ def test_defaults_are_those_of_the_api(make_client):
 
 
 def test_whose_share_a_request_takes_is_its_addresss_whatever_its_key(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     for headers in ({"Authorization": "Bearer abc"}, {"x-api-key": "d"}, {}):
         client.post(URL, json={"prompt": "x"}, headers=headers)
     client.post(URL, json={"prompt": "x"}, environ_overrides={"REMOTE_ADDR": "192.0.2.7"})
     addresses = ["127.0.0.1"] * 3 + ["192.0.2.7"]
-    assert [job.client for job in backend.enqueued] == [f"address:{each}" for each in addresses]
+    assert [job.client for job in client.backend.enqueued] == [
+        f"address:{each}" for each in addresses
+    ]
 
 
 @pytest.mark.parameter("user")
 def test_the_user_is_told_to_the_operator_alone(make_client, caplog):
     caplog.set_level("DEBUG")
-    response = make_client(ScriptedBackend()).post(URL, json={"prompt": "x", "user": "Ann"})
+    response = make_client().post(URL, json={"prompt": "x", "user": "Ann"})
     assert "1 jobs for user 'Ann'" in caplog.text
     assert "Ann" not in response.text
 
@@ -166,7 +166,7 @@ def test_the_user_is_told_to_the_operator_alone(make_client, caplog):
 def test_a_priority_above_the_servers_is_refused_by_its_name(make_client):
     """Which is 0 where nobody has said otherwise: all may ask for it."""
     for highest, settings in ((2, {"max_priority": 2}), (0, {})):
-        client = make_client(ScriptedBackend(), **settings)
+        client = make_client(**settings)
         for taken in (-5, highest):
             response = client.post(URL, json={"prompt": "x", "priority": taken})
             assert response.status_code == 200
@@ -228,11 +228,10 @@ def test_a_stop_finish_is_told(make_client):
 
 
 def test_each_prompt_has_the_room_that_it_leaves(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     body = {"prompt": [[5] * 2040, [5]], "n": 2}
     assert client.post("/v1/completions", json=body).status_code == 200
-    assert {(len(job.prompt), job.max_new_tokens) for job in backend.enqueued} == {
+    assert {(len(job.prompt), job.max_new_tokens) for job in client.backend.enqueued} == {
         (2040, 8),
         (1, 16),
     }

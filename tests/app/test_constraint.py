@@ -5,7 +5,6 @@ import json
 import pytest
 
 from switchyard import engine
-from tests.scripted import ScriptedBackend
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 BY_SCHEMA = engine.constraints.json_schema(SCHEMA)
@@ -19,9 +18,8 @@ ANY_VALUE = engine.constraints.json_schema({})
 
 @pytest.fixture
 def post(make_client):
-    """Post a completion; the jobs that the backend got, or the error."""
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    """Post a completion; the jobs that the client.backend got, or the error."""
+    client = make_client()
 
     def post(path="/v1/completions", **body):
         prompt = {"prompt": "x"} if path == "/v1/completions" else {}
@@ -29,9 +27,9 @@ def post(make_client):
         data = json.dumps({**prompt, "max_tokens": 3, **body})
         response = client.post(path, data=data, content_type="application/json")
         if response.status_code != 200:
-            assert not backend.enqueued
+            assert not client.backend.enqueued
             return response.status_code, response.get_json()["error"]
-        return backend.enqueued
+        return client.backend.enqueued
 
     return post
 
@@ -213,14 +211,13 @@ def test_what_cannot_be_honoured_is_refused_by_the_clients_name(post, form, para
 
 @pytest.mark.parametrize("url", ["/v1/completions", "/v1/chat/completions"])
 def test_ollamas_format_is_known_where_response_format_is(make_client, url):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     chat = {"messages": [{"role": "user", "content": "x"}]}
     what = chat if "chat" in url else {"prompt": "x"}
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     for form in ("json", {"type": "json_object"}, schema, ""):
         assert client.post(url, json={**what, "format": form}).status_code == 200
-    whole, same, own, none = (job.constraint for job in backend.enqueued)
+    whole, same, own, none = (job.constraint for job in client.backend.enqueued)
     assert whole == same != own and None not in (whole, own) and none is None
     for more in ({"format": 5}, {"format": "json", "response_format": {"type": "text"}}):
         refused = client.post(url, json={**what, **more})

@@ -21,7 +21,7 @@ OWN |= {
 
 @pytest.fixture
 def client(make_client):
-    return make_client(ScriptedBackend())
+    return make_client()
 
 
 def test_every_route_has_a_contract(client):

@@ -174,7 +174,7 @@ def test_a_job_that_computes_its_prompt_has_met_its_queues_deadline(make_client)
 
 
 def test_a_timeout_above_the_servers_is_refused(make_client):
-    client = make_client(ScriptedBackend(), total_timeout=10)
+    client = make_client(total_timeout=10)
     for timeout, status in ((10, 200), (10.5, 400), (0, 400), ("5", 400), (float("inf"), 400)):
         response = client.post(URL, json={"prompt": "x", "timeout": timeout})
         assert response.status_code == status
@@ -183,7 +183,7 @@ def test_a_timeout_above_the_servers_is_refused(make_client):
 
 
 def test_no_limit_is_zero(make_client):
-    client = make_client(ScriptedBackend(), queue_timeout=0, first_token_timeout=0, total_timeout=0)
+    client = make_client(queue_timeout=0, first_token_timeout=0, total_timeout=0)
     assert client.post(URL, json={"prompt": "x"}).status_code == 200
     assert client.post(URL, json={"prompt": "x", "timeout": 20}).status_code == 200
 

@@ -14,7 +14,6 @@ from switchyard.app.openapi.contract import (
     declares,
     document,
 )
-from tests.scripted import ScriptedBackend
 
 
 class Shape(pydantic.BaseModel):
@@ -151,7 +150,7 @@ def test_the_document_asks_for_a_key_where_the_server_does(told):
 
 def test_each_member_of_llamacpps_answers_is_described(make_client):
     body = {"prompt": "x\n", "n_probs": 1, "stop": ["7"], "n_predict": 9}
-    client = make_client(ScriptedBackend())
+    client = make_client()
     whole = client.post("/completion", json=body)
     stream = client.post("/completion", json={**body, "stream": True, "return_progress": True})
     *chunks, last = [json.loads(line[6:]) for line in stream.text.splitlines() if line]

@@ -61,30 +61,28 @@ def ask(client, method, path, body, media_type=None, **headers):
 
 def test_a_route_that_submits_jobs_says_so(make_client):
     """Else keys' limits and the ledger miss its refusals, and it can't be repeated or resumed."""
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     for method, path, example, _, says_so in declared(client):
-        before = len(backend.enqueued)
+        before = len(client.backend.enqueued)
         assert ask(client, method, path, example).status_code == 200, path
-        assert (len(backend.enqueued) > before) == says_so, path
+        assert (len(client.backend.enqueued) > before) == says_so, path
 
 
 def test_a_repetition_gets_the_same_answer_from_the_same_job(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     for i, (method, path, body, media_type) in enumerate(generating(client)):
-        before = len(backend.enqueued)
+        before = len(client.backend.enqueued)
         key = {"Idempotency-Key": f"k-{i}"}
         first, second = (ask(client, method, path, body, media_type, **key) for _ in range(2))
         assert first.status_code == second.status_code == 200, (path, first.text)
         assert (first.data, first.content_type) == (second.data, second.content_type), path
-        assert len(backend.enqueued) == before + 1, path
+        assert len(client.backend.enqueued) == before + 1, path
         assert ask(client, method, path, body, media_type, **{"Idempotency-Key": f"l-{i}"}).data
-        assert len(backend.enqueued) == before + 2, path
+        assert len(client.backend.enqueued) == before + 2, path
 
 
 def test_streams_come_as_the_media_type_that_is_asked_for(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     for method, path, body, media_type in generating(client):
         response = ask(client, method, path, body, media_type)
         assert response.mimetype == (media_type or "application/json"), path
@@ -131,7 +129,7 @@ def test_what_only_waited_has_the_status_of_its_deadline(make_client, setting):
 
 @pytest.mark.parametrize("unknown", ["refuse", "ignore"])
 def test_no_parameter_is_dropped_silently(make_client, unknown):
-    client = make_client(ScriptedBackend(), unknown_parameters=unknown)
+    client = make_client(unknown_parameters=unknown)
     for method, path, example, _, _ in declared(client):
         response = ask(client, method, path, {**example, "no_such_parameter": 1})
         if unknown == "ignore":
@@ -142,7 +140,7 @@ def test_no_parameter_is_dropped_silently(make_client, unknown):
 
 
 def test_each_route_with_a_model_takes_an_alias(make_client):
-    client = make_client(ScriptedBackend(), model_aliases={"claude-*": "scripted"})
+    client = make_client(model_aliases={"claude-*": "scripted"})
     asked = 0
     for method, path, example, own, _ in declared(client):
         if "model" in fields(own):
@@ -157,19 +155,18 @@ def test_each_route_with_a_model_takes_an_alias(make_client):
 
 
 def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     for method, path, body, media_type in generating(client):
         [name] = LIMITS & body.keys()  # the example has its format's word
         response = ask(client, method, path, {**body, name: 32_000}, media_type)
         assert response.status_code == 200, (path, response.text)
         assert response.headers["X-Switchyard-Ignored"] == name, path
-        job = backend.enqueued[-1]
+        job = client.backend.enqueued[-1]
         assert len(job.prompt) + job.max_new_tokens == 2048, path
 
 
 def test_timings_are_told_or_refused(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     paths = set()
     for method, path, body, media_type in generating(client):
         response = ask(client, method, path, {**body, "timings": True}, media_type)

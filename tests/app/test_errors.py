@@ -20,7 +20,7 @@ from tests.scripted import Gate, ScriptedBackend
 
 @pytest.mark.parameter("model")
 def test_an_unknown_model_is_named(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt"}), 404)
     assert error["code"] == "model_not_found" and "'gpt'" in error["message"]
     assert error["param"] == "model"
@@ -28,7 +28,7 @@ def test_an_unknown_model_is_named(make_client):
 
 
 def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     error_of(client.get("/v1/nothing"), 404)
     response = client.get(COMPLETIONS)
     error_of(response, 405)
@@ -36,7 +36,7 @@ def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):
 
 
 def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     response = client.post("/v1/embeddings", json={"model": "scripted", "input": "x"})
     assert "embeddings" in error_of(response, 501)["message"]
     assert response.headers["x-should-retry"] == "false"
@@ -44,7 +44,7 @@ def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(make_client):
 
 
 def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     client.models.lease = lambda *_: 1 / 0
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x"}), 500)
     assert error["type"] == "server_error"

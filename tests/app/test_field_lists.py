@@ -3,7 +3,6 @@
 import pytest
 
 from tests.app.conftest import prompt_of
-from tests.scripted import ScriptedBackend
 
 # Open WebUI 0.12.4's advanced parameters, as it sends them to an OpenAI connection, November 2026.
 OPEN_WEBUI = {
@@ -136,10 +135,9 @@ def parts(job):
 @pytest.mark.parametrize("url", LEAST)
 @pytest.mark.parametrize("listed", LISTS)
 def test_each_field_of_another_server_is_honoured_or_told(make_client, url, listed):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     assert client.post(url, json=LEAST[url]).status_code == 200
-    usual = parts(backend.enqueued[-1])
+    usual = parts(client.backend.enqueued[-1])
     wrong = {}
     for name, value in LISTS[listed].items():
         least = {
@@ -152,7 +150,7 @@ def test_each_field_of_another_server_is_honoured_or_told(make_client, url, list
                 wrong[name] = response.text
         elif response.status_code != 200:
             wrong[name] = response.text
-        elif told is None and name not in AS_IT_IS and parts(backend.enqueued[-1]) == usual:
+        elif told is None and name not in AS_IT_IS and parts(client.backend.enqueued[-1]) == usual:
             wrong[name] = "has no effect, and is not told"
         elif told is not None and told != name:
             wrong[name] = f"tells {told}"
@@ -178,18 +176,17 @@ def least(url):
     ids=str,
 )
 def test_thinking_has_one_meaning_and_many_names(make_client, with_template, url, asked):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template("{{ enable_thinking }}"))
+    client = make_client(path=with_template("{{ enable_thinking }}"))
     response = client.post(url, json={**least(url), **asked})
     assert response.status_code == 200 and "X-Switchyard-Ignored" not in response.headers
-    assert prompt_of(client, backend) == "False"
+    assert prompt_of(client, client.backend) == "False"
 
 
 @pytest.mark.parametrize("url", ROUTES)
 def test_a_budget_of_thoughts_is_refused_by_the_clients_name_for_it(
     make_client, with_template, url
 ):
-    client = make_client(ScriptedBackend(), path=with_template("no tags"))
+    client = make_client(path=with_template("no tags"))
     for name in ("reasoning_budget", "thinking_budget", "thinking_token_budget"):
         refused = client.post(url, json={**least(url), name: 5})
         assert refused.status_code == 400 and "has no thoughts between" in refused.text
@@ -207,8 +204,7 @@ NESTED = {
 
 @pytest.mark.parametrize("url", NESTED)
 def test_effort_and_form_may_stand_at_either_place(make_client, with_template, url):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
+    client = make_client(path=with_template("{{ reasoning_effort }}"))
     named = {**FORM, "json_schema": {"name": "x", "schema": SCHEMA}}
     del named["schema"]
     bodies = [
@@ -219,7 +215,7 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
     ]
     answers = [client.post(url, json=body) for body in bodies]
     assert [answer.status_code for answer in answers] == [200] * len(bodies), answers[-1].text
-    assert len({(job.prompt, job.constraint) for job in backend.enqueued}) == 1
+    assert len({(job.prompt, job.constraint) for job in client.backend.enqueued}) == 1
     if url == "/v1/responses":
         told = [(answer.json["reasoning"], answer.json["text"]) for answer in answers[:2]]
         assert told[0] == told[1]
@@ -234,8 +230,7 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
 
 
 def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     for bounds, expected in (
         ({"min_temp": 0.5}, (0.5, 1)),
         ({"max_temp": 1.5}, (1, 1.5)),
@@ -246,7 +241,7 @@ def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(make_cli
     ):
         response = client.post("/v1/completions", json={**TEXT, "temperature": 0.7, **bounds})
         assert response.status_code == 200, (bounds, response.text)
-        sampling = backend.enqueued[-1].sampling
+        sampling = client.backend.enqueued[-1].sampling
         assert (sampling.dynatemp_low, sampling.dynatemp_high) == expected, bounds
     for bounds in ({"min_temp": 2}, {"max_temp": 0.5}, {"min_temp": "x"}, {"dynatemp_low": 1}):
         response = client.post("/v1/completions", json={**TEXT, **bounds})
@@ -255,7 +250,7 @@ def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(make_cli
 
 
 def test_a_message_has_one_way_to_think(make_client, with_template):
-    client = make_client(ScriptedBackend(), path=with_template("{{ enable_thinking }}"))
+    client = make_client(path=with_template("{{ enable_thinking }}"))
     for other, status in (
         ({"think": True}, 400),
         ({"think": False}, 200),

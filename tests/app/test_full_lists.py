@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.scripted import ScriptedBackend
-
 USER = {"role": "user", "content": "x"}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -49,7 +47,7 @@ def word(i):
     ],
 )
 def test_a_list_may_be_as_long_as_the_document_says(make_client, path, name, most, item):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     at_most = client.post(path, json={**REST[path], name: list(map(item, range(most)))})
     if at_most.status_code != 200:  # of that many messages there are too many tokens
         assert "too long" in at_most.text or "context_length_exceeded" in at_most.text

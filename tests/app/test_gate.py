@@ -228,7 +228,7 @@ def doors(client):
 
 
 def test_every_route_that_takes_a_body_lets_it_pass_the_gate_and_leaves_it(make_client):
-    client = make_client(ScriptedBackend(), max_pending=0)
+    client = make_client(max_pending=0)
     gate = gate_of(client)
     assert len(doors(client)) >= 14
     for path in doors(client):
@@ -254,7 +254,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "str
     ],
 )
 def test_a_small_body_waits_too_if_its_schema_is_much_work(make_client, path, body):
-    client = make_client(ScriptedBackend(), max_pending=0)
+    client = make_client(max_pending=0)
     assert len(json.dumps(body)) < LARGE
     with enter(gate_of(client), MAX_BYTES):
         assert client.post(path, json=body).status_code == 429
@@ -292,7 +292,7 @@ def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_c
 
 
 def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplog):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     client.models.lease = lambda *_: 1 / 0
     assert client.post(URL, json={"prompt": [1], "user": "x" * LARGE}).status_code == 500
     assert gate_of(client).num_inside == 0
@@ -300,7 +300,7 @@ def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplo
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_a_client_that_leaves_while_it_waits_gives_its_place_up(make_client, connection, how):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     gate = gate_of(client)
     with enter(gate, MAX_BYTES):
         join = in_thread(lambda: client.post(URL, json=LONG, environ_overrides=connection.environ))
@@ -312,7 +312,7 @@ def test_a_client_that_leaves_while_it_waits_gives_its_place_up(make_client, con
 
 @pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout", "total_timeout"])
 def test_deadlines_hold_while_a_request_waits(make_client, setting):
-    client = make_client(ScriptedBackend(), **{setting: 0.1})
+    client = make_client(**{setting: 0.1})
     with enter(gate_of(client), MAX_BYTES):
         response = client.post(URL, json=LONG)
     assert response.status_code == 408 and response.json["error"]["code"] == setting
@@ -320,7 +320,7 @@ def test_deadlines_hold_while_a_request_waits(make_client, setting):
 
 
 def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_client, monkeypatch):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     starts = []
 
     def noted(queue, first_token, total, since=None):
@@ -382,7 +382,7 @@ def test_the_messages_of_a_websocket_pass_too(make_client):
 
 
 def test_a_message_of_very_many_values_is_refused(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     with client.application.test_request_context():
         connection = Script({"type": "generate", "id": 1, "prompt": [5] * 110_000})
         Session(connection, 60).run()

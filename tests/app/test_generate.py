@@ -34,14 +34,14 @@ def test_a_priority_of_0_is_asked_for_and_no_keys_own():
 
 @pytest.mark.parameter("prompt", "/generate")
 def test_a_text_comes_with_its_end_and_usage(make_client):
-    body = make_client(ScriptedBackend()).post(URL, json={"prompt": "x", "max_tokens": 3}).json
+    body = make_client().post(URL, json={"prompt": "x", "max_tokens": 3}).json
     assert body.pop("id").startswith("gen-")
     assert body.pop("usage")["completion_tokens"] == 3
     assert body == {"model": "scripted", "text": "0 1 2 ", "finish_reason": "length"}
 
 
 def test_a_text_is_as_long_as_the_server_lets_it_be_by_default(make_client):
-    client = make_client(ScriptedBackend(), default_max_tokens=7)
+    client = make_client(default_max_tokens=7)
     assert client.post(URL, json={"prompt": "x"}).json["usage"]["completion_tokens"] == 7
 
 
@@ -86,8 +86,7 @@ def test_space_is_text_wherever_it_comes(make_client, accept):
 
 @pytest.mark.parametrize("how", ["form", "multipart", "query"])
 def test_strings_mean_what_the_same_json_means(make_client, how):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     more = {"headers": {"X-Request-Id": "same"}}
     client.post(URL, json=VALUES, **more)
     match how:
@@ -98,7 +97,7 @@ def test_strings_mean_what_the_same_json_means(make_client, how):
         case "query":
             response = client.get(URL, query_string=STRINGS, **more)
     assert response.status_code == 200, response.json
-    by_json, by_strings = backend.enqueued
+    by_json, by_strings = client.backend.enqueued
     assert engine.Job(**{**fields(by_strings), "identifier": ""}) == engine.Job(
         **{**fields(by_json), "identifier": ""}
     )
@@ -147,13 +146,13 @@ def fields(job):
     ],
 )
 def test_what_is_wrong_in_a_query_is_named(make_client, query, param, code):
-    response = make_client(ScriptedBackend()).get(f"{URL}?{query}")
+    response = make_client().get(f"{URL}?{query}")
     assert response.status_code == 400
     assert (response.json["error"]["param"], response.json["error"]["code"]) == (param, code)
 
 
 def test_what_is_no_form_is_refused(make_client):
-    client = make_client(ScriptedBackend(), max_body_bytes=1000)
+    client = make_client(max_body_bytes=1000)
     for data in (b"prompt=%ff", b"a=&" * 150):
         refused = client.post(URL, data=data, content_type=FORM)
         assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_body")
@@ -166,7 +165,7 @@ def test_what_is_no_form_is_refused(make_client):
 
 
 def test_a_field_of_very_many_values_is_not_taken_apart(make_client, monkeypatch):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     many = "[" + "5," * 100_001 + "5]"
     monkeypatch.setattr("switchyard.app.http.form.json", None)
     response = client.post(URL, data={"prompt": "x", "stop_token_ids": many})
@@ -182,7 +181,7 @@ def test_a_file_is_refused_before_it_is_stored(make_client, monkeypatch):
     monkeypatch.setattr("tempfile.SpooledTemporaryFile", no_room)
     monkeypatch.setattr("werkzeug.formparser.SpooledTemporaryFile", no_room, raising=False)
     monkeypatch.setattr("werkzeug.formparser.TemporaryFile", no_room, raising=False)
-    client = make_client(ScriptedBackend())
+    client = make_client()
     data = b'--b\r\nContent-Disposition: form-data; name="image"; filename="i"\r\n\r\n'
     data += b"x" * 600_000 + b"\r\n--b--\r\n"
     file = client.post(URL, data=data, content_type="multipart/form-data; boundary=b")
@@ -211,15 +210,13 @@ MORE = "\r\n--b\r\n{}form-data; name=a\r\n\r\nx"
 def test_parts_that_are_none_are_refused(make_client, parts, message):
     header = "Content-Disposition: "
     data = f"--b\r\n{header}{parts.replace('{}', header)}\r\n--b--\r\n".encode()
-    response = make_client(ScriptedBackend()).post(
-        URL, data=data, content_type="multipart/form-data; boundary=b"
-    )
+    response = make_client().post(URL, data=data, content_type="multipart/form-data; boundary=b")
     assert response.status_code == 400
     assert message in response.json["error"]["message"]
 
 
 def test_an_event_source_reads_the_text_and_learns_of_the_end(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     query = {"prompt": "x", "max_tokens": 2, "stream": "true"}
     response = client.get(URL, query_string=query, headers={"Accept": "text/event-stream"})
     assert response.mimetype == "text/event-stream"
@@ -251,7 +248,7 @@ def test_a_failure_ends_the_events(make_client):
     ],
 )
 def test_the_other_framings(make_client, accept, body):
-    response = make_client(ScriptedBackend()).post(
+    response = make_client().post(
         URL, json={"prompt": "x", "max_tokens": 2, "stream": True}, headers={"Accept": accept}
     )
     assert response.data.startswith(body)
@@ -265,13 +262,12 @@ def test_a_head_request_generates_nothing(make_client):
 
 @pytest.mark.parameter("parse_special", "/generate")
 def test_special_tokens_in_a_prompt_count_only_if_asked(make_client, model_path):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     tokenizer = client.models.get().tokenizer
     [special] = [t for t in tokenizer.tag_ids if "im_end" in t or t == "</s>"][:1]
     for parse_special in (False, True):
         client.post(URL, json={"prompt": f"x{special}", "parse_special": parse_special})
-    literal, parsed = [job.prompt for job in backend.enqueued]
+    literal, parsed = [job.prompt for job in client.backend.enqueued]
     assert parsed[-1] == tokenizer.tag_ids[special]
     assert tokenizer.tag_ids[special] not in literal
 
@@ -282,11 +278,10 @@ def test_special_tokens_in_a_prompt_count_only_if_asked(make_client, model_path)
     ids=str,
 )
 def test_pages_of_other_origins_can_make_it_do_nothing(make_client, headers):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     assert client.get(f"{URL}?prompt=x", headers=headers).status_code == 403
     assert client.post(URL, data={"prompt": "x"}, headers=headers).status_code == 403
-    assert not backend.enqueued
+    assert not client.backend.enqueued
 
 
 @pytest.mark.parametrize(
@@ -300,7 +295,7 @@ def test_pages_of_other_origins_can_make_it_do_nothing(make_client, headers):
     ids=str,
 )
 def test_its_own_pages_and_what_is_no_page_can(make_client, headers):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     response = client.get(f"{URL}?prompt=x", headers=headers)
     assert response.status_code == 200
     assert "Access-Control-Allow-Origin" not in response.headers
@@ -308,7 +303,7 @@ def test_its_own_pages_and_what_is_no_page_can(make_client, headers):
 
 @pytest.mark.parametrize("origins", [[PAGE], ["*"]])
 def test_pages_that_the_configuration_names_can_and_may_read_it(make_client, origins):
-    client = make_client(ScriptedBackend(), cors_origins=origins)
+    client = make_client(cors_origins=origins)
     response = client.get(f"{URL}?prompt=x", headers={"Origin": PAGE})
     assert response.status_code == 200
     assert response.headers["Access-Control-Allow-Origin"] == PAGE

@@ -8,7 +8,6 @@ import flask
 import pytest
 
 from switchyard.app import SettingsError, Switchyard, read_settings
-from tests.scripted import ScriptedBackend
 
 EVIL = "evil.example"
 
@@ -27,7 +26,7 @@ def unix_socket():
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/no/such/path", "/openapi.json"])
 def test_on_loopback_a_foreign_name_is_refused_and_told_the_setting(make_client, path):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     response = client.get(path, headers={"Host": f"{EVIL}:8000"})
     assert response.status_code == 403
     message = response.json["error"]["message"]
@@ -38,7 +37,7 @@ def test_on_loopback_a_foreign_name_is_refused_and_told_the_setting(make_client,
     "host", ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80"]
 )
 def test_on_loopback_its_own_names_are_taken(make_client, host):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     assert [status(client, host, name) for name in ("127.0.0.1", "::1")] == [200, 200]
 
 
@@ -46,21 +45,21 @@ def test_on_loopback_its_own_names_are_taken(make_client, host):
     "host", ["localhost.evil.example", "localhost,evil.example", "[::1", ":80"]
 )
 def test_what_only_looks_like_its_own_name_is_refused(make_client, host):
-    assert status(make_client(ScriptedBackend()), host) == 403
+    assert status(make_client(), host) == 403
 
 
 @pytest.mark.parametrize("server_name", ["localhost", "127.0.0.2", "::1"])
 def test_each_address_of_loopback_is_one(make_client, server_name):
-    assert status(make_client(ScriptedBackend()), EVIL, server_name) == 403
+    assert status(make_client(), EVIL, server_name) == 403
 
 
 @pytest.mark.parametrize("server_name", ["0.0.0.0", "::", "192.168.0.7", "waitress.invalid"])
 def test_on_other_addresses_any_name_is_taken(make_client, server_name):
-    assert status(make_client(ScriptedBackend()), EVIL, server_name) == 200
+    assert status(make_client(), EVIL, server_name) == 200
 
 
 def test_names_that_are_given_are_the_only_ones(make_client):
-    client = make_client(ScriptedBackend(), allowed_hosts=["LLM.example.org", "[fd00::1]"])
+    client = make_client(allowed_hosts=["LLM.example.org", "[fd00::1]"])
     for server_name in ("127.0.0.1", "0.0.0.0"):
         taken = ["llm.example.org", "llm.EXAMPLE.org:443", "[fd00::1]:80"]
         assert [status(client, host, server_name) for host in taken] == [200] * 3
@@ -68,11 +67,11 @@ def test_names_that_are_given_are_the_only_ones(make_client):
 
 
 def test_an_asterisk_stands_for_any(make_client):
-    assert status(make_client(ScriptedBackend(), allowed_hosts=["*"]), EVIL) == 200
+    assert status(make_client(allowed_hosts=["*"]), EVIL) == 200
 
 
 def test_no_browser_sends_a_request_without_a_host_or_over_a_unix_socket(make_client, unix_socket):
-    client = make_client(ScriptedBackend(), allowed_hosts=["llm.example.org"])
+    client = make_client(allowed_hosts=["llm.example.org"])
     assert status(client, EVIL, **{"gunicorn.socket": unix_socket}) == 200
     assert client.get("/v1/models", environ_overrides={"HTTP_HOST": None}).status_code == 200
 

@@ -179,8 +179,7 @@ def test_a_completion_fills_the_gap_before_its_suffix(make_client, with_tokens):
     ids=str,
 )
 def test_a_suffix_that_can_not_be_honoured_is_refused(make_client, with_tokens, change):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_tokens(QWEN))
+    client = make_client(path=with_tokens(QWEN))
     response = client.post("/v1/completions", json={"prompt": "x", "suffix": "y", **change})
     assert response.status_code == 400 and response.json["error"]["param"] in ("suffix", "prompt")
-    assert not backend.enqueued
+    assert not client.backend.enqueued

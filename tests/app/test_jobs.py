@@ -87,7 +87,7 @@ def test_bare_text_that_waits_is_cancelled_at_once(make_client, ask):
 
 
 def test_what_does_not_run_cannot_be_cancelled(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     identifier = client.post(URL, json={"prompt": "x"}).json["id"]
     for gone in (identifier, "nonsense", "x" * 500):
         response = client.delete(f"/v1/requests/{gone}")

@@ -80,11 +80,10 @@ TEXTGEN_IDLE = {
 
 
 def job_of(make_client, body, path=GENERATE, **more):
-    backend = ScriptedBackend()
-    client = make_client(backend, **more)
+    client = make_client(**more)
     response = client.post(path, json=body)
     assert response.status_code == 200, response.json
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     return job, response
 
 
@@ -99,7 +98,7 @@ def test_a_text_is_a_result(make_client):
 
 @pytest.mark.parameter("n", "/api/v1/generate")
 def test_several_texts_are_several_results(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     results = client.post(GENERATE, json={"prompt": "x", "n": 3, "max_length": 1}).json["results"]
     assert [result["text"] for result in results] == ["0 "] * 3
 
@@ -158,7 +157,7 @@ def test_a_grammar_constrains_the_text(make_client, limit, name):
     grammar = 'root ::= "yes" | "no"'
     job, _ = job_of(make_client, {"prompt": "x", limit: 3, name: grammar})
     assert job.constraint is not None
-    client = make_client(ScriptedBackend())
+    client = make_client()
     wrong = client.post(GENERATE, json={"prompt": "x", limit: 3, name: "root ::= ("})
     assert wrong.status_code == 400 and wrong.json["error"]["param"] == name
 
@@ -171,12 +170,11 @@ def test_textgens_samplers_may_be_said_to_be_off(make_client):
 @pytest.mark.parameter("parse_special", "/api/v1/generate")
 @pytest.mark.parametrize("limit", ["max_length", "max_new_tokens"])
 def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, limit):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for more in ({}, {"parse_special": False}):
         client.post(GENERATE, json={"prompt": f"x{token}y", limit: 1, **more})
-    parsed, literal = [job.prompt for job in backend.enqueued]
+    parsed, literal = [job.prompt for job in client.backend.enqueued]
     assert token_id in parsed and token_id not in literal
 
 
@@ -187,7 +185,7 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, l
     [("max_length", "max_context_length"), ("max_new_tokens", "truncation_length")],
 )
 def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     response = client.post(GENERATE, json={"prompt": "x " * 50, limit: 10, context: 20})
     assert response.status_code == 400
     assert response.json["error"]["param"] == context
@@ -218,7 +216,7 @@ def test_a_limit_of_the_context_is_kept_by_refusal(make_client, limit, context):
     ids=str,
 )
 def test_what_can_not_be_honoured_is_named_as_the_client_names_it(make_client, more, param, code):
-    response = make_client(ScriptedBackend()).post(GENERATE, json={"prompt": "x", **more})
+    response = make_client().post(GENERATE, json={"prompt": "x", **more})
     assert response.status_code == 400
     assert (response.json["error"]["param"], response.json["error"]["code"]) == (param, code)
 
@@ -236,7 +234,7 @@ def test_a_stream_tells_tokens_and_at_last_why_it_ended(make_client):
 
 
 def test_a_stream_is_of_one_text(make_client):
-    response = make_client(ScriptedBackend()).post(STREAM, json={"prompt": "x", "n": 2})
+    response = make_client().post(STREAM, json={"prompt": "x", "n": 2})
     assert response.status_code == 400 and response.json["error"]["param"] == "n"
 
 
@@ -257,12 +255,11 @@ def test_a_stream_that_fails_ends_with_an_error(make_client):
 )
 @pytest.mark.parameter("sampler_order")
 def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, is_last):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     body = {"prompt": "x", "max_length": 1, "temperature": 0.5, "top_p": 0.9}
     answer = client.post("/api/v1/generate", json={**body, "sampler_order": order})
     assert answer.status_code == 200, answer.json
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert job.sampling.temperature_last is is_last
 
 
@@ -279,13 +276,12 @@ def test_an_order_of_samplers_counts_as_far_as_they_are_on(make_client, order, i
     ],
 )
 def test_an_order_is_told_as_ignored_for_samplers_that_are_on(make_client, more, is_told):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+    client = make_client()
     body = {"prompt": "x", "max_length": 1, "top_p": 0.9, **more}
     client.post(GENERATE, json=body)
     answer = client.post(GENERATE, json={**body, "sampler_order": [5, 1, 4, 3, 2, 0, 6]})
     assert ("X-Switchyard-Ignored" in answer.headers) is is_told
-    assert not any(job.sampling.temperature_last for job in backend.enqueued)
+    assert not any(job.sampling.temperature_last for job in client.backend.enqueued)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +298,7 @@ def test_a_range_of_temperatures_is_about_the_temperature(make_client, temperatu
 
 def test_an_order_that_names_a_sampler_twice_is_told(make_client):
     body = {"prompt": "x", "max_length": 1, "sampler_order": [6, 5, 0, 2, 1, 3, 3]}
-    answer = make_client(ScriptedBackend()).post(GENERATE, json=body)
+    answer = make_client().post(GENERATE, json=body)
     assert answer.status_code == 200
     assert answer.headers["X-Switchyard-Ignored"] == "sampler_order"
 
@@ -337,7 +333,7 @@ def test_a_stop_sequence_is_cut_off_unless_asked_otherwise(make_client, given, s
 @pytest.mark.parameter("tokens", "/v1/internal/decode")
 def test_tokens_are_counted_as_those_of_a_prompt(make_client):
     job, _ = job_of(make_client, {"prompt": "Hello", "max_length": 1})
-    client = make_client(ScriptedBackend())
+    client = make_client()
     ids = list(job.prompt)
     counted = client.post("/api/extra/tokencount", json={"prompt": "Hello"}).json
     assert counted == {"value": len(ids), "ids": ids}
