@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from switchyard.app.blueprint import open_models, open_services
-from switchyard.app.config import Settings
 from tests.app.refused import CHAT, COMPLETIONS, error_of
 from tests.growth import assert_within
 from tests.scripted import ScriptedBackend
@@ -178,16 +176,6 @@ def test_a_compressed_body_is_refused_by_its_coding(make_client):
     assert "Content-Encoding: gzip" in error["message"]
     headers["Content-Encoding"] = "identity"  # as it is
     assert client.post(COMPLETIONS, data=SHORT, headers=headers).status_code == 200
-
-
-def test_the_limit_of_a_body_is_that_of_the_model_with_the_longest_context(model_path):
-    tables = [
-        {"model": model_path, "name": name, "max_seq_len": length}
-        for name, length in (("a", 256), ("b", 131_072), ("c", 512))
-    ]
-    settings = Settings(models=tables)
-    found = open_services(settings, open_models(settings), None)
-    assert found.settings.max_body_bytes == 1 << 22
 
 
 class Broken(io.RawIOBase):
