@@ -6,69 +6,28 @@ from tests.app.conftest import prompt_of
 
 # Open WebUI 0.12.4's advanced parameters, as it sends them to an OpenAI connection, November 2026.
 OPEN_WEBUI = {
-    "temperature": 0.7,
-    "top_p": 0.8,
-    "top_k": 30,
-    "min_p": 0.1,
-    "max_tokens": 3,
-    "seed": 7,
-    "stop": ["x"],
-    "frequency_penalty": 0.5,
-    "presence_penalty": 0.5,
-    "repeat_penalty": 1.3,
-    "repeat_last_n": 32,
-    "mirostat": 2,
-    "mirostat_eta": 0.2,
-    "mirostat_tau": 4.0,
-    "tfs_z": 0.5,
-    "logit_bias": {"7": 1.0},
-    "think": False,
-    "reasoning_effort": "low",
-    "response_format": {"type": "json_object"},
+    **{"temperature": 0.7, "top_p": 0.8, "top_k": 30, "min_p": 0.1, "max_tokens": 3, "seed": 7},
+    **{"stop": ["x"], "frequency_penalty": 0.5, "presence_penalty": 0.5, "repeat_penalty": 1.3},
+    **{"repeat_last_n": 32, "mirostat": 2, "mirostat_eta": 0.2, "mirostat_tau": 4.0, "tfs_z": 0.5},
+    **{"logit_bias": {"7": 1.0}, "think": False, "reasoning_effort": "low"},
     **dict.fromkeys(("num_ctx", "num_keep", "num_batch", "num_thread", "num_gpu"), 8),
     **dict.fromkeys(("use_mmap", "use_mlock"), True),
-    "keep_alive": "5m",
-    "format": "json",
+    **{"response_format": {"type": "json_object"}, "keep_alive": "5m", "format": "json"},
 }
 # The samplers of TabbyAPI's public documentation, November 2026.
 TABBYAPI = {
-    "max_tokens": 3,
-    "min_tokens": 2,
-    "min_length": 2,
-    "stop_sequence": ["x"],
-    "banned_strings": ["x"],
-    "banned_tokens": [7],
-    "custom_token_bans": "7, 8",
-    "allowed_tokens": [7],
-    "token_healing": False,
-    "temperature": 0.7,
-    "temperature_last": True,
-    "smoothing_factor": 0.5,
-    "smoothing_curve": 1.5,
-    "top_a": 0.5,
-    "tfs": 0.5,
-    "typical": 0.5,
-    "skew": 0.5,
-    "xtc_probability": 0.5,
-    "xtc_threshold": 0.2,
-    "rep_pen": 1.3,
-    "repetition_penalty": 1.3,
+    **{"max_tokens": 3, "min_tokens": 2, "min_length": 2, "stop_sequence": ["x"]},
+    **{"banned_strings": ["x"], "banned_tokens": [7], "custom_token_bans": "7, 8"},
+    **{"allowed_tokens": [7], "token_healing": False, "temperature": 0.7, "temperature_last": True},
+    **dict.fromkeys(("smoothing_factor", "top_a", "tfs", "typical", "skew"), 0.5),
+    **{"smoothing_curve": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2},
+    **{"rep_pen": 1.3, "repetition_penalty": 1.3},
     **dict.fromkeys(("penalty_range", "repetition_range", "rep_pen_range"), 32),
-    "dry_multiplier": 0.8,
-    "dry_base": 1.5,
-    "dry_allowed_length": 3,
-    "dry_penalty_last_n": 64,
-    "dry_sequence_breakers": ["x"],
-    "mirostat_mode": 2,
-    "add_bos_token": True,
-    "ban_eos_token": True,
-    "json_schema": {"type": "object"},
-    "regex_pattern": "a+",
-    "grammar_string": 'root ::= "a"',
-    "loop_detect_window": 0,
-    "response_prefix": "",
-    "prompt_template": "",
-    "template_vars": {},
+    **{"dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64},
+    **{"dry_sequence_breakers": ["x"], "mirostat_mode": 2},
+    **{"add_bos_token": True, "ban_eos_token": True, "json_schema": {"type": "object"}},
+    **{"regex_pattern": "a+", "grammar_string": 'root ::= "a"', "loop_detect_window": 0},
+    **{"response_prefix": "", "prompt_template": "", "template_vars": {}},
     **{"top_k": 30, "top_p": 0.8, "min_p": 0.1, "min_temp": 0.5, "max_temp": 1.5},
     **{"temp_exponent": 2.0, "frequency_penalty": 0.5, "presence_penalty": 0.5},
     **{"repetition_decay": 0, "mirostat_tau": 4.0, "mirostat_eta": 0.2, "dry_range": 64},
@@ -80,27 +39,14 @@ TABBYAPI = {
 }
 # Further parameters of vLLM 0.24 and SGLang 0.5, by their documentation, November 2026.
 VLLM_AND_SGLANG = {
-    "stop_token_ids": [7],
-    "include_stop_str_in_output": True,
-    "ignore_eos": True,
-    "skip_special_tokens": True,
-    "spaces_between_special_tokens": True,
-    "allowed_token_ids": [7],
-    "bad_words": ["x"],
-    "use_beam_search": False,
-    "length_penalty": 1.0,
-    "cache_salt": "x",
-    "request_id": "x",
-    "structured_outputs": {"regex": "a+"},
-    "guided_json": {"type": "object"},
-    "guided_regex": "a+",
-    "guided_choice": ["a", "b"],
-    "guided_grammar": 'root ::= "a"',
-    "guided_decoding_backend": "auto",
-    "regex": "a+",
-    "ebnf": 'root ::= "a"',
-    "return_token_ids": False,
-    "prompt_logprobs": 1,
+    **{"stop_token_ids": [7], "include_stop_str_in_output": True, "ignore_eos": True},
+    **{"skip_special_tokens": True, "spaces_between_special_tokens": True},
+    **{"allowed_token_ids": [7], "bad_words": ["x"], "use_beam_search": False},
+    **{"length_penalty": 1.0, "cache_salt": "x", "request_id": "x"},
+    **{"structured_outputs": {"regex": "a+"}, "guided_json": {"type": "object"}},
+    **{"guided_regex": "a+", "guided_choice": ["a", "b"], "guided_grammar": 'root ::= "a"'},
+    **{"guided_decoding_backend": "auto", "regex": "a+", "ebnf": 'root ::= "a"'},
+    **{"return_token_ids": False, "prompt_logprobs": 1},
 }
 LISTS = {"openwebui": OPEN_WEBUI, "tabbyapi": TABBYAPI, "vllm_sglang": VLLM_AND_SGLANG}
 
@@ -136,21 +82,19 @@ def parts(job):
 @pytest.mark.parametrize("listed", LISTS)
 def test_each_field_of_another_server_is_honoured_or_told(make_client, url, listed):
     client = make_client()
+    jobs = client.backend.enqueued
     assert client.post(url, json=LEAST[url]).status_code == 200
-    usual = parts(client.backend.enqueued[-1])
-    wrong = {}
+    usual, wrong = parts(jobs[-1]), {}
     for name, value in LISTS[listed].items():
-        least = {
-            key: LEAST[url][key] for key in LEAST[url] if name not in LIMITS or "max" not in key
-        }
-        response = client.post(url, json={**least, name: value})
+        body = {k: v for k, v in LEAST[url].items() if name not in LIMITS or "max" not in k}
+        response = client.post(url, json={**body, name: value})
         told = response.headers.get("X-Switchyard-Ignored")
         if url not in PLACES.get(name, LEAST):
             if response.status_code != 400 or f"{name} is not supported" not in response.text:
                 wrong[name] = response.text
         elif response.status_code != 200:
             wrong[name] = response.text
-        elif told is None and name not in AS_IT_IS and parts(client.backend.enqueued[-1]) == usual:
+        elif told is None and name not in AS_IT_IS and parts(jobs[-1]) == usual:
             wrong[name] = "has no effect, and is not told"
         elif told is not None and told != name:
             wrong[name] = f"tells {told}"
@@ -183,15 +127,15 @@ def test_thinking_has_one_meaning_and_many_names(make_client, with_template, url
 
 
 @pytest.mark.parametrize("url", ROUTES)
+@pytest.mark.parametrize("name", ["reasoning_budget", "thinking_budget", "thinking_token_budget"])
 def test_a_budget_of_thoughts_is_refused_by_the_clients_name_for_it(
-    make_client, with_template, url
+    make_client, with_template, url, name
 ):
     client = make_client(path=with_template("no tags"))
-    for name in ("reasoning_budget", "thinking_budget", "thinking_token_budget"):
-        refused = client.post(url, json={**least(url), name: 5})
-        assert refused.status_code == 400 and "has no thoughts between" in refused.text
-        if url != "/v1/messages":  # whose errors name no parameter
-            assert refused.json["error"]["param"] == name
+    refused = client.post(url, json={**least(url), name: 5})
+    assert refused.status_code == 400 and "has no thoughts between" in refused.text
+    # Errors of messages name no parameter.
+    assert url == "/v1/messages" or refused.json["error"]["param"] == name
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -205,58 +149,62 @@ NESTED = {
 @pytest.mark.parametrize("url", NESTED)
 def test_effort_and_form_may_stand_at_either_place(make_client, with_template, url):
     client = make_client(path=with_template("{{ reasoning_effort }}"))
-    named = {**FORM, "json_schema": {"name": "x", "schema": SCHEMA}}
-    del named["schema"]
-    bodies = [
-        {**least(url), **NESTED[url]},
-        {**least(url), "reasoning_effort": "low", "response_format": named},
-        {**least(url), "reasoning_effort": "low", "format": SCHEMA},
-        {**least(url), **NESTED[url], "reasoning_effort": "low"},
+    named = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    answers = [
+        client.post(url, json={**least(url), **asked})
+        for asked in (
+            NESTED[url],
+            {"reasoning_effort": "low", "response_format": named},
+            {"reasoning_effort": "low", "format": SCHEMA},
+            {**NESTED[url], "reasoning_effort": "low"},
+        )
     ]
-    answers = [client.post(url, json=body) for body in bodies]
-    assert [answer.status_code for answer in answers] == [200] * len(bodies), answers[-1].text
+    assert [answer.status_code for answer in answers] == [200] * 4, answers[-1].text
     assert len({(job.prompt, job.constraint) for job in client.backend.enqueued}) == 1
     if url == "/v1/responses":
         told = [(answer.json["reasoning"], answer.json["text"]) for answer in answers[:2]]
         assert told[0] == told[1]
-    for other in ({"reasoning_effort": "high"}, {"format": "json"}):
-        refused = client.post(url, json={**least(url), **NESTED[url], **other})
-        [name] = other
-        where = {"reasoning_effort": ".effort", "format": ".format"}[name]
+    for name, value, where in (
+        ("reasoning_effort", "high", "effort"),
+        ("format", "json", "format"),
+    ):
+        refused = client.post(url, json={**least(url), **NESTED[url], name: value})
         assert refused.status_code == 400 and f"{name} and " in refused.text, refused.text
-        assert f"{where} are the same parameter, but differ" in refused.text
+        assert f".{where} are the same parameter, but differ" in refused.text
     wrong = client.post(url, json={**least(url), "reasoning_effort": "much"})
     assert wrong.status_code == 400 and "reasoning_effort: " in wrong.text
 
 
-def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(make_client):
-    client = make_client()
-    for bounds, expected in (
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
         ({"min_temp": 0.5}, (0.5, 1)),
         ({"max_temp": 1.5}, (1, 1.5)),
         ({"min_temp": 1, "max_temp": 1}, (0, 0)),
         ({"min_temp": 1.0}, (0, 0)),
         ({"min_temp": 0.5, "max_temp": 0.7}, (0.5, 0.7)),
         ({"dynatemp_low": 1, "dynatemp_high": 1}, (1, 1)),
-    ):
-        response = client.post("/v1/completions", json={**TEXT, "temperature": 0.7, **bounds})
-        assert response.status_code == 200, (bounds, response.text)
+        *(({name: value}, None) for name, value in (("min_temp", 2), ("max_temp", 0.5))),
+        *(({name: value}, None) for name, value in (("min_temp", "x"), ("dynatemp_low", 1))),
+    ],
+)
+def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(
+    make_client, bounds, expected
+):
+    client = make_client()
+    asked = {**TEXT, **bounds} | ({"temperature": 0.7} if expected else {})
+    response = client.post("/v1/completions", json=asked)
+    if expected is None:
+        assert response.status_code == 400 and next(iter(bounds)) in response.text
+    else:
         sampling = client.backend.enqueued[-1].sampling
-        assert (sampling.dynatemp_low, sampling.dynatemp_high) == expected, bounds
-    for bounds in ({"min_temp": 2}, {"max_temp": 0.5}, {"min_temp": "x"}, {"dynatemp_low": 1}):
-        response = client.post("/v1/completions", json={**TEXT, **bounds})
-        [name] = bounds
-        assert response.status_code == 400 and name in response.text, response.text
+        assert (sampling.dynatemp_low, sampling.dynatemp_high) == expected
 
 
-def test_a_message_has_one_way_to_think(make_client, with_template):
+@pytest.mark.parametrize(("enabled", "status"), [(True, 400), (False, 200)])
+def test_a_message_has_one_way_to_think(make_client, with_template, enabled, status):
     client = make_client(path=with_template("{{ enable_thinking }}"))
-    for other, status in (
-        ({"think": True}, 400),
-        ({"think": False}, 200),
-        ({"template_vars": {"enable_thinking": True}}, 400),
-        ({"template_vars": {"enable_thinking": False}}, 200),
-    ):
-        asked = {"thinking": {"type": "disabled"}, **other}
-        response = client.post("/v1/messages", json={**MESSAGES, **asked})
+    for other in ({"think": enabled}, {"template_vars": {"enable_thinking": enabled}}):
+        asked = {**MESSAGES, "thinking": {"type": "disabled"}, **other}
+        response = client.post("/v1/messages", json=asked)
         assert response.status_code == status, (other, response.text)
