@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import queue
@@ -13,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 from switchyard import engine
 from switchyard.app import Settings, create_app
 from switchyard.app.delivery import sender
+from switchyard.app.host.tables import TABLES
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Chunk, Failed, Started
@@ -69,6 +71,20 @@ def make_client(model_path, way):
     for models in opened:
         assert models.close(timeout=20)
     assert witness.faults == []
+
+
+@pytest.fixture
+def open_models(monkeypatch):
+    """Have extensions open engines over the backends that are made of their configurations."""
+
+    def use(make_backend=lambda config: ScriptedBackend()):
+        def open(config):
+            backend = functools.partial(make_backend, config)
+            return engine.Engine(config, lambda d: EngineThread(config, backend, d))
+
+        monkeypatch.setattr(TABLES, "open", open)
+
+    return use
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Switchyard as an extension of another Flask application, over a real model."""
 
 import os
-import threading
 import time
 
 import flask
@@ -27,24 +26,10 @@ def host(model_path):
     app.switchyard.models.close(timeout=20)
 
 
-def test_nothing_is_loaded_before_the_first_request(model_path):
-    app = flask.Flask("host")
-    switchyard = Switchyard(app, model=model_path)
-    threads = threading.active_count()
-    assert app.test_client().get("/").status_code == 404
-    assert (threading.active_count(), switchyard.models.get().state) == (threads, "loading")
-    assert app.test_client().post("/v1/completions", json={"prompt": "x"}).status_code == 503
-    try:
-        assert switchyard.models.wait_until_loaded(60)
-    finally:
-        assert switchyard.models.close(timeout=20)
-
-
 def test_a_setting_of_the_arguments_counts_before_one_of_the_application(model_path):
     app = flask.Flask("host")
     app.config.update(SWITCHYARD_MODEL=model_path, SWITCHYARD_NAME="a", SWITCHYARD_MAX_PENDING=3)
-    switchyard = Switchyard(app, name="b")
-    config = switchyard.models.get().config
+    config = Switchyard(app, name="b").models.get().config
     assert (config.name, config.max_pending) == ("b", 3)
 
 
@@ -65,21 +50,21 @@ def test_an_extension_without_an_application_says_so():
         Switchyard().generate("x")
 
 
-def test_a_thread_without_a_request_generates(host):
-    result = host.switchyard.generate(PROMPT, **GREEDY)
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("completions", {"prompt": PROMPT}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_a_thread_without_a_request_generates(host, url, asked):
+    body = {**asked, **GREEDY}
+    result = host.switchyard.generate(**body)
     assert (result.finish_reason, result.completion_tokens) == ("length", 20)
-    body = {"prompt": PROMPT, **GREEDY}
-    over_http = host.test_client().post("/llm/v1/completions", json=body).json
-    assert result.text == over_http["choices"][0]["text"]
+    over_http = host.test_client().post(f"/llm/v1/{url}", json=body).json
+    [choice] = over_http["choices"]
+    assert result.text == (choice["message"]["content"] if "chat" in url else choice["text"])
     assert result.prompt_tokens == over_http["usage"]["prompt_tokens"]
-
-
-def test_messages_are_rendered_by_the_model_s_template(host):
-    messages = [{"role": "user", "content": "hello"}]
-    result = host.switchyard.generate(messages=messages, **GREEDY)
-    body = {"messages": messages, **GREEDY}
-    over_http = host.test_client().post("/llm/v1/chat/completions", json=body).json
-    assert result.text == over_http["choices"][0]["message"]["content"]
 
 
 def test_a_stream_yields_the_pieces_of_the_same_text(host):
@@ -88,17 +73,6 @@ def test_a_stream_yields_the_pieces_of_the_same_text(host):
     assert stream.result == host.switchyard.generate(PROMPT, **GREEDY)
     assert "".join(pieces) == stream.result.text
     assert len(pieces) > 1
-
-
-def test_closing_a_stream_cancels_its_job(host, monkeypatch):
-    model = host.switchyard.models.get()
-    sent = []
-    monkeypatch.setattr(model, "_cancel", sent.append)
-    stream = host.switchyard.stream(PROMPT, max_tokens=1500, ignore_eos=True)
-    [job] = model.jobs()
-    next(stream)
-    stream.close()
-    assert sent == [job.identifier]
 
 
 @pytest.mark.parametrize(
@@ -120,12 +94,9 @@ def test_bad_parameters_are_named(host, arguments, param):
 
 
 def test_a_limit_of_no_tokens_is_not_told_of_echo_which_has_no_meaning_here(host):
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(BadRequest, match=r"^max_tokens: must be at least 1$") as caught:
         host.switchyard.generate("x", max_tokens=0)
-    assert (str(caught.value), caught.value.param) == (
-        "max_tokens: must be at least 1",
-        "max_tokens",
-    )
+    assert caught.value.param == "max_tokens"
 
 
 def test_too_many_tokens_are_the_engine_s_own_error(host):
@@ -136,10 +107,8 @@ def test_too_many_tokens_are_the_engine_s_own_error(host):
 
 def test_a_view_whose_client_leaves_ends_with_an_exception(host, connection):
     connection.client.close()
-    with (
-        host.test_request_context("/", environ_overrides=connection.environ),
-        pytest.raises(ClientGone),
-    ):
+    visit = host.test_request_context("/", environ_overrides=connection.environ)
+    with visit, pytest.raises(ClientGone):
         host.switchyard.generate(PROMPT, max_tokens=1500, ignore_eos=True)
 
 
@@ -183,16 +152,3 @@ def test_a_fork_ends_at_once_while_its_parent_has_jobs(host):
         os._exit(int(time.monotonic() - begin > 10))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     stream.close()
-
-
-def test_a_host_that_handles_visitors_who_leave_goes_on_doing_so():
-    app = flask.Flask("host")
-    app.register_error_handler(ClientGone, lambda _: ("its own", 418))
-    Switchyard(app, url="http://127.0.0.1:1")
-
-    @app.get("/")
-    def page():
-        raise ClientGone
-
-    response = app.test_client().get("/")
-    assert (response.status_code, response.text) == (418, "its own")

@@ -14,8 +14,6 @@ import pytest
 from switchyard import engine
 from switchyard.app import ClientGone, Switchyard
 from switchyard.app.host.tables import RELOADS, TABLES
-from switchyard.app.host.text_stream import TextStream
-from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Cancel
 from switchyard.engine.models import lifecycle, table
 from switchyard.engine.schedule import alarms
@@ -40,7 +38,7 @@ threading.Thread(target=read, daemon=True).start()
 sys.exit(3)
 """
 LOOKED_AT = (
-    *("/health/live", "/health/ready", "/v1/health/ready", "/v2/health/ready"),
+    *("/health/live", "/health/ready", "/v1/health/ready", "/v2/health/ready", "/"),
     *("/v1/models", "/v1/requests", "/metrics", "/openapi.json", "/no/such/path"),
 )
 
@@ -68,23 +66,18 @@ def test_a_second_extension_is_refused_and_the_first_goes_on(make_host, model_pa
     assert app.test_client().get("/other/health/live").status_code == 404
 
 
-def test_to_look_loads_nothing(make_host):
+def test_to_look_count_or_be_refused_loads_nothing(make_host):
     app, switchyard = make_host()
-    threads = threading.active_count()
+    client, threads = app.test_client(), threading.active_count()
     for path in LOOKED_AT:
-        app.test_client().get(path)
-        app.test_client().options(path)
-    assert threading.active_count() == threads
-    ready = app.test_client().get("/health/ready")
-    assert (ready.status_code, ready.json["models"]) == (503, {"tiny": "unloaded"})
-    assert not switchyard.models.get().is_started
-
-
-def test_what_is_counted_or_refused_loads_nothing(make_host):
-    app, switchyard = make_host(url_prefix="/llm")
+        client.get(path)
+        client.options(path)
     assert switchyard.count("x") > 0
-    for path, status in (("/llm/no/such", 404), ("/llm/v1/models", 405)):
-        assert app.test_client().put(path).status_code == status
+    for path, status in (("/no/such", 404), ("/v1/models", 405)):
+        assert client.put(path).status_code == status
+    assert threading.active_count() == threads
+    ready = client.get("/health/ready")
+    assert (ready.status_code, ready.json["models"]) == (503, {"tiny": "unloaded"})
     assert not switchyard.models.get().is_started
 
 
@@ -119,11 +112,17 @@ def test_a_stream_that_is_dropped_is_cancelled(cancelled):
     assert found.get(timeout=20) == job.identifier  # by another thread
 
 
-def test_a_stream_is_cancelled_behind_with(cancelled):
+@pytest.mark.parametrize("is_by_with", [True, False])
+def test_a_stream_is_cancelled_by_its_close_and_behind_with(cancelled, is_by_with):
     switchyard, found = cancelled
-    with switchyard.stream("x", **ENDLESS) as stream:
-        next(stream)
-        [job] = switchyard.models.get().jobs()
+    stream = switchyard.stream("x", **ENDLESS)
+    next(stream)
+    [job] = switchyard.models.get().jobs()
+    if is_by_with:
+        with stream:
+            pass
+    else:
+        stream.close()
     assert found.get_nowait() == job.identifier
     assert list(stream) == [] and stream.result is None
 
@@ -147,12 +146,11 @@ def test_close_releases_and_leaves_no_thread(make_host, monkeypatch):
 
 def test_what_was_closed_begins_anew_by_start(make_host):
     app, switchyard = make_host()
+    ready = 'switchyard_model_state{model_name="tiny",state="ready"} 1.0'
     for _ in range(2):
         with switchyard:
             assert switchyard.generate("x", max_tokens=2).completion_tokens == 2
-            assert 'switchyard_model_state{model_name="tiny",state="ready"} 1.0' in (
-                app.test_client().get("/metrics").text
-            )
+            assert ready in app.test_client().get("/metrics").text
 
 
 def test_applications_that_are_configured_alike_share_their_models(make_host):
@@ -168,20 +166,17 @@ def test_applications_that_are_configured_alike_share_their_models(make_host):
 
 
 @pytest.mark.parametrize("names", [["tiny"], ["tiny", "other"]], ids=["its only model", "of two"])
-def test_a_first_load_that_fails_is_tried_again(make_host, model_path, monkeypatch, names):
+def test_a_first_load_that_fails_is_tried_again(model_path, open_models, monkeypatch, names):
     """A worker that replaces another may find no memory yet."""
     tries = []
 
-    def open(config):
-        def backend():
-            if config.name == "tiny":
-                tries.append(1)
-            is_first = config.name == "tiny" and len(tries) == 1
-            return ScriptedBackend(open_error=engine.NoRoom("no memory") if is_first else None)
+    def backend(config):
+        if config.name == "tiny":
+            tries.append(1)
+        is_first = config.name == "tiny" and len(tries) == 1
+        return ScriptedBackend(open_error=engine.NoRoom("no memory") if is_first else None)
 
-        return engine.Engine(config, lambda deliver: EngineThread(config, backend, deliver))
-
-    monkeypatch.setattr(TABLES, "open", open)
+    open_models(backend)
     monkeypatch.setattr(table, "TICK", 0.02)
     monkeypatch.setattr(lifecycle, "RETRY", 1.5)
     models = [{"name": name, "model": model_path, "load": "start"} for name in names]
@@ -195,14 +190,11 @@ def test_a_first_load_that_fails_is_tried_again(make_host, model_path, monkeypat
 
 
 @pytest.fixture
-def loading(make_host, monkeypatch):
+def loading(make_host, open_models):
     """An application whose model loads until the test ends, and where its requests go wrong."""
     begun, go_on, errors, threads = threading.Event(), threading.Event(), queue.Queue(), []
 
-    def open(config):
-        return engine.Engine(config, lambda deliver: EngineThread(config, backend, deliver))
-
-    def backend():
+    def backend(config):
         begun.set()
         go_on.wait(20)
         return ScriptedBackend()
@@ -219,7 +211,7 @@ def loading(make_host, monkeypatch):
         threads[-1].start()
         assert begun.wait(20)
 
-    monkeypatch.setattr(TABLES, "open", open)
+    open_models(backend)
     app, switchyard = make_host()
     ask.end = go_on.set
     yield ask, errors, switchyard
@@ -228,12 +220,18 @@ def loading(make_host, monkeypatch):
         thread.join(20)
 
 
+class Worker:
+    alive = True
+
+    def handle_exit(self, signum, frame):
+        self.alive = False
+
+
 def test_a_server_that_ends_does_not_wait_for_a_load(loading):
     """gunicorn's worker, whose handler of SIGTERM is a method of it, waits for its requests."""
     ask, errors, _ = loading
     ask()
-    worker = Worker()
-    before = signal.signal(signal.SIGTERM, worker.handle_exit)
+    before = signal.signal(signal.SIGTERM, Worker().handle_exit)
     try:
         signal.raise_signal(signal.SIGTERM)
         assert isinstance(errors.get(timeout=10), engine.Draining)
@@ -258,13 +256,6 @@ def test_who_handles_sigterm_itself_ends_the_wait_for_a_load_by_close(loading):
     finally:
         ask.end()
         closing.join(20)
-
-
-class Worker:
-    alive = True
-
-    def handle_exit(self, signum, frame):
-        self.alive = False
 
 
 HOLDER = """
@@ -337,25 +328,6 @@ def test_a_dropped_stream_takes_no_lock_of_the_thread_that_collects_it(make_host
         del stream
         gc.collect()
     assert cancelled.wait(20)
-
-
-class TwoAtOnce:
-    """A source that has brought more than was read of it."""
-
-    def read(self):
-        return ["a", "b"], None
-
-    def close(self):
-        pass
-
-    drop = close
-
-
-def test_what_had_come_of_a_stream_is_not_given_behind_its_close():
-    stream = TextStream(TwoAtOnce())
-    assert next(stream) == "a"
-    stream.close()
-    assert list(stream) == []
 
 
 @pytest.mark.parametrize(("environment", "told"), [({}, "length"), ({RELOADS: "true"}, "Closed")])

@@ -4,19 +4,17 @@ import contextlib
 import fcntl
 import sqlite3
 import threading
-import time
 
 import flask
 import pytest
 
-from switchyard import engine
 from switchyard.app import BadRequest, Switchyard
 from switchyard.app.host.tables import TABLES
 from switchyard.app.services import KEY
-from switchyard.engine.links.thread import EngineThread
 from switchyard.testing import fake
+from tests.engine.models.asked import wait_for
 from tests.operations.conftest import KeysFile, entry
-from tests.scripted import Gate, ScriptedBackend
+from tests.scripted import ScriptedBackend
 
 UPGRADE = {
     "Connection": "Upgrade",
@@ -27,22 +25,35 @@ UPGRADE = {
 
 
 @pytest.fixture
-def make_host(model_path, monkeypatch):
+def make_host(model_path, open_models):
     """A Flask application with the extension over scripted backends, closed in the end."""
     made = []
-
-    def open(config):
-        return engine.Engine(config, lambda d: EngineThread(config, ScriptedBackend, d))
 
     def make(**settings):
         settings = {"model": model_path, **settings} if "models" not in settings else settings
         made.append(Switchyard(flask.Flask("host"), **settings))
         return made[-1]._app, made[-1]
 
-    monkeypatch.setattr(TABLES, "open", open)
+    open_models()
     yield make
     for switchyard in made:
         switchyard.close(drain=0)
+
+
+@pytest.fixture
+def submitted(monkeypatch):
+    """The jobs that an extension's model gets, which it has to have started."""
+
+    def submitted(switchyard):
+        switchyard.start()
+        model, jobs = switchyard.models.get(), []
+        submit = model.submit
+        monkeypatch.setattr(
+            model, "submit", lambda new, *more: jobs.extend(new) or submit(new, *more)
+        )
+        return jobs
+
+    return submitted
 
 
 def test_what_a_host_generates_is_in_its_ledger_once_it_is_closed(make_host, tmp_path):
@@ -68,8 +79,8 @@ def test_a_ledger_is_closed_behind_the_models(make_host, tmp_path, monkeypatch):
 
 def test_a_fake_answers_for_an_application_that_was_closed(make_host):
     app, switchyard = make_host()
-    with switchyard:
-        pass
+    switchyard.start()
+    switchyard.close()
     with fake(app, {"color": "Blue."}):
         assert switchyard.generate("color").text == "Blue."
 
@@ -111,30 +122,24 @@ def test_a_generation_holds_its_engine_until_its_end_at_most(make_host):
 
 
 def test_a_model_on_demand_is_not_waited_for(make_host, model_path):
-    tables = [{"model": model_path, "name": "first"}]
-    tables.append({"model": model_path, "name": "second", "load": "demand"})
+    tables = [{"model": model_path, "name": name} for name in ("first", "second")]
+    tables[1]["load"] = "demand"
     _, switchyard = make_host(models=tables)
     assert switchyard.generate("x", max_tokens=1).text == "0 "
     assert not switchyard.models.get("second").is_started
 
 
-def test_without_keys_a_thread_of_the_host_is_no_key(make_host, monkeypatch):
+def test_without_keys_a_thread_of_the_host_is_no_key(make_host, submitted):
     _, switchyard = make_host()
-    switchyard.start()
-    model, jobs = switchyard.models.get(), []
-    submit = model.submit
-    monkeypatch.setattr(model, "submit", lambda new, *rest: jobs.extend(new) or submit(new, *rest))
+    jobs = submitted(switchyard)
     assert switchyard.generate("x", max_tokens=1).text == "0 "
     assert [(job.client, job.owner) for job in jobs] == [("local", "local")]
 
 
-def test_with_keys_the_host_is_one_client_whoever_visits_it(make_host, monkeypatch, tmp_path):
+def test_with_keys_the_host_is_one_client_whoever_visits_it(make_host, submitted, tmp_path):
     keys = KeysFile(tmp_path / "keys.toml").write(entry("ann"))
     app, switchyard = make_host(keys_file=str(keys.path))
-    switchyard.start()
-    model, jobs = switchyard.models.get(), []
-    submit = model.submit
-    monkeypatch.setattr(model, "submit", lambda new, *rest: jobs.extend(new) or submit(new, *rest))
+    jobs = submitted(switchyard)
     visit = app.test_request_context(environ_base={"REMOTE_ADDR": "192.0.2.7"})
     for context in (contextlib.nullcontext(), visit):
         with context:
@@ -151,37 +156,26 @@ def test_presets_are_those_of_the_settings(make_host):
 
 
 @pytest.mark.parametrize(
-    "setting",
+    ("name", "value"),
     [
-        {"load_wait": 1.0},
-        {"max_loaded": 2},
-        {"model_aliases": {"chat": "first"}},
-        {"default_model": "second"},
+        *(("load_wait", 1.0), ("max_loaded", 2), ("default_model", "second")),
+        ("model_aliases", {"chat": "first"}),
     ],
-    ids=lambda setting: next(iter(setting)),
 )
-def test_applications_of_other_settings_share_no_models(make_host, model_path, setting):
+def test_applications_of_other_settings_share_no_models(make_host, model_path, name, value):
     tables = [{"model": model_path, "name": name} for name in ("first", "second")]
-    one, alike, other = (make_host(models=tables, **more)[1] for more in ({}, {}, setting))
+    one, alike, other = (make_host(models=tables, **more)[1] for more in ({}, {}, {name: value}))
     assert one.models is alike.models and one.models is not other.models
 
 
-def test_at_the_process_s_end_jobs_may_go_on_for_grace(make_host, monkeypatch):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-
-    def open(config):
-        return engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))
-
-    monkeypatch.setattr(TABLES, "open", open)
+def test_at_the_process_s_end_jobs_may_go_on_for_grace(make_host, open_models, gate):
+    open_models(lambda config: ScriptedBackend(gate=gate))
     _, switchyard = make_host(grace=20.0)
     gate.step(2)
     stream = switchyard.stream("x", max_tokens=3)
     ending = threading.Thread(target=TABLES._close_all)  # which atexit calls
     ending.start()
-    model, deadline = switchyard.models.get(), time.monotonic() + 20
-    while model.state == "ready" and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for(lambda: switchyard.models.get().state != "ready")
     gate.open()
     assert list(stream) == ["0 ", "1 ", "2 "]
     assert stream.result.finish_reason == "length"
