@@ -10,11 +10,10 @@ import types
 
 import pytest
 
-from switchyard import engine
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client
-from switchyard.engine.messages import Failed, Started
-from tests.app.conftest import wait_until_empty
+from switchyard.engine.messages import Started
+from tests.app.conftest import fails, wait_until_empty
 from tests.scripted import ScriptedBackend, ticking
 
 URL = "/v1/completions"
@@ -30,6 +29,17 @@ def leave(connection, how):
             connection.reset()
         case "half-close":
             connection.client.shutdown(socket.SHUT_WR)
+
+
+def ask(client, connection, accept="*/*", url=URL, **body):
+    body = body if url != URL else {"prompt": "x", "max_tokens": 2000, **body}
+    more = {"headers": {"Accept": accept}, "environ_overrides": connection.environ}
+    return client.post(url, json=body, **more)
+
+
+def option_of(connection):
+    """How long the kernel waits for a client to take data, in milliseconds."""
+    return connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
 
 def writes(response, connection):
@@ -51,8 +61,7 @@ def soon(call, *args):
 def test_without_streaming_a_client_that_leaves_ends_its_job(make_client, connection, gate, how):
     client = make_client(ScriptedBackend(gate=gate))
     soon(leave, connection, how)
-    response = client.post(URL, json=LONG, environ_overrides=connection.environ)
-    assert response.status_code == 499
+    assert ask(client, connection).status_code == 499
     gate.open()
     wait_until_empty(client)
 
@@ -60,8 +69,7 @@ def test_without_streaming_a_client_that_leaves_ends_its_job(make_client, connec
 def test_without_streaming_a_client_is_looked_after_between_events_too(make_client, connection):
     client = make_client(ScriptedBackend(ticking))
     soon(leave, connection, "close")
-    response = client.post(URL, json=LONG, environ_overrides=connection.environ)
-    assert response.status_code == 499
+    assert ask(client, connection).status_code == 499
     wait_until_empty(client)
 
 
@@ -77,9 +85,7 @@ def test_who_has_no_answer_any_more_has_no_job(make_client, connection, stream, 
     client = make_client(ScriptedBackend(never_begun), heartbeat=FOR_EVER, **settings)
     if not settings:
         soon(leave, connection, "reset")
-    body = {**LONG, "stream": stream}
-    response = client.post(URL, json=body, environ_overrides=connection.environ)
-    assert response.status_code == status
+    assert ask(client, connection, stream=stream).status_code == status
     wait_until_empty(client)
 
 
@@ -88,15 +94,13 @@ def test_a_pipelined_request_does_not_hide_that_the_client_has_left(make_client,
     connection.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
     assert Client(connection.environ).look() == "there"
     soon(leave, connection, "close")
-    response = client.post(URL, json=LONG, environ_overrides=connection.environ)
-    assert response.status_code == 499
+    assert ask(client, connection).status_code == 499
 
 
 def test_a_reset_is_noticed_before_the_status_line(make_client, connection, gate):
     client = make_client(ScriptedBackend(gate=gate), heartbeat=FOR_EVER)
     soon(leave, connection, "reset")
-    response = client.post(URL, json={**LONG, "stream": True}, environ_overrides=connection.environ)
-    assert response.status_code == 499
+    assert ask(client, connection, stream=True).status_code == 499
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson", "text/plain"])
@@ -109,12 +113,7 @@ def test_a_stream_whose_client_may_have_left_writes_at_once(
         soon(leave, connection, "close")
     else:
         gate.step(2)
-    response = client.post(
-        URL,
-        json={**LONG, "stream": True},
-        headers={"Accept": accept},
-        environ_overrides=connection.environ,
-    )
+    response = ask(client, connection, accept, stream=True)
     if not is_early:
         soon(leave, connection, "close")
         if accept == "text/plain":  # nothing to write before the next text
@@ -133,12 +132,7 @@ def test_a_stream_whose_client_sends_nothing_more_is_served_to_the_end(
 ):
     client = make_client(ScriptedBackend(gate=gate), heartbeat=FOR_EVER)
     leave(connection, "half-close")
-    response = client.post(
-        URL,
-        json={"prompt": "x", "max_tokens": 2, "stream": True},
-        headers={"Accept": accept},
-        environ_overrides=connection.environ,
-    )
+    response = ask(client, connection, accept, max_tokens=2, stream=True)
     written = []
     for data in writes(response, connection):
         written.append(data)
@@ -154,14 +148,9 @@ def test_a_stream_whose_client_sends_nothing_more_is_served_to_the_end(
 def test_a_response_that_fails_before_its_first_text_has_begun_for_such_a_client(
     make_client, connection, gate
 ):
-    def script(job):
-        yield Started(job.identifier)
-        yield Failed(job.identifier, engine.JobFailed("bad luck"))
-
-    client = make_client(ScriptedBackend(script, gate), heartbeat=FOR_EVER)
+    client = make_client(ScriptedBackend(fails(), gate), heartbeat=FOR_EVER)
     leave(connection, "half-close")
-    body = {"input": "Hello", "stream": True}
-    response = client.post("/v1/responses", json=body, environ_overrides=connection.environ)
+    response = ask(client, connection, url="/v1/responses", input="Hello", stream=True)
     gate.open()
     kinds = re.findall(r"^event: response\.(\w+)$", response.get_data(as_text=True), re.M)
     assert kinds == ["created", "in_progress", "failed"]
@@ -174,12 +163,10 @@ def test_servers_know_by_its_number_that_a_client_has_left():
 
 def test_waitress_says_it_by_a_function(make_client, gate):
     has_left = threading.Event()
-    client = make_client(ScriptedBackend(gate=gate))
     soon(has_left.set)
-    response = client.post(
-        URL, json=LONG, environ_overrides={"waitress.client_disconnected": has_left.is_set}
-    )
-    assert response.status_code == 499
+    environ = {"waitress.client_disconnected": has_left.is_set}
+    client = make_client(ScriptedBackend(gate=gate))
+    assert client.post(URL, json=LONG, environ_overrides=environ).status_code == 499
 
 
 def test_uwsgi_shows_a_descriptor(make_client, connection, gate, monkeypatch):
@@ -191,21 +178,20 @@ def test_uwsgi_shows_a_descriptor(make_client, connection, gate, monkeypatch):
     assert response.status_code == 499
 
 
+def limit_of(connected):
+    """On what the kernel waits in a write."""
+    limit = connected.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+    return struct.unpack("ll", limit)
+
+
 def test_a_host_that_has_vanished_is_given_up_by_the_kernel(connection):
     """Nothing that a test on one machine can do looks like that: no packet comes any more."""
     Client(connection.environ).limit_sends(7.5)
-    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-    assert option == 7500  # milliseconds
-    limit = connection.server.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
-    assert struct.unpack("ll", limit) == (7, 500_000)
-
-
-def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client, connection):
-    client = make_client(send_timeout=7.5)
-    response = client.post(URL, json={}, environ_overrides=connection.environ)
-    assert response.status_code == 400
-    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-    assert option == 7500
+    assert (option_of(connection), limit_of(connection.server)) == (7500, (7, 500_000))
+    here, there = socket.socketpair()
+    with here, there:  # which have no such option, and must not be asked for it
+        Client({"gunicorn.socket": here}).limit_sends(7.5)
+        assert limit_of(here) == (7, 500_000)
 
 
 @pytest.mark.parametrize("takes_up", [False, True])
@@ -215,18 +201,12 @@ def test_the_kernel_gives_up_each_client_after_the_setting(make_client, connecti
     if takes_up:
         first = client.post(URL, json=body).get_data(as_text=True)
         headers["Last-Event-ID"] = first.removeprefix("id: ").partition("\n")[0]
-    response = client.post(
-        URL, json=body, headers=headers, environ_overrides=connection.environ, buffered=True
-    )
-    assert response.status_code == 200
-    option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-    assert option == 7500
+    more = {"environ_overrides": connection.environ, "buffered": True}
+    assert client.post(URL, json=body, headers=headers, **more).status_code == 200
+    assert option_of(connection) == 7500
 
 
-def test_a_unix_sockets_writes_are_limited_too():
-    """Which has no such option, and must not be asked for it."""
-    here, there = socket.socketpair()
-    with here, there:
-        Client({"gunicorn.socket": here}).limit_sends(7.5)
-        limit = here.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
-        assert struct.unpack("ll", limit) == (7, 500_000)
+def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client, connection):
+    client = make_client(send_timeout=7.5)
+    assert ask(client, connection, prompt="").status_code == 400
+    assert option_of(connection) == 7500

@@ -14,6 +14,7 @@ from tests.scripted import ScriptedBackend
 
 # What only shows the contract.
 OWN = {f"switchyard_api.switchyard_docs.{name}" for name in ("openapi", "to_docs", "docs", "asset")}
+OWN |= {f"switchyard_api.switchyard_ui.{name}" for name in ("asset", "watch")}  # only the page asks
 OWN |= {
     f"switchyard_api.switchyard_ui.{name}" for name in ("asset", "watch")
 }  # what only the page asks
@@ -24,16 +25,23 @@ def client(make_client):
     return make_client()
 
 
+@pytest.fixture
+def document(client):
+    return client.get("/openapi.json").json
+
+
+def operations(document):
+    return [one for methods in document["paths"].values() for one in methods.values()]
+
+
 def test_every_route_has_a_contract(client):
-    declared = {rule.endpoint for rule, _ in contract.declared(client.application)}
-    routes = {
-        rule.endpoint for rule in client.application.url_map.iter_rules() if not rule.websocket
-    }
+    app = client.application
+    declared = {rule.endpoint for rule, _ in contract.declared(app)}
+    routes = {rule.endpoint for rule in app.url_map.iter_rules() if not rule.websocket}
     assert routes - OWN == declared
 
 
-def test_the_document_tells_all_of_each_operation(client):
-    document = client.get("/openapi.json").json
+def test_the_document_tells_all_of_each_operation(document):
     assert document["openapi"].startswith("3.1")
     for path, methods in document["paths"].items():
         arguments = set(re.findall(r"{(\w+)}", path))
@@ -42,21 +50,22 @@ def test_the_document_tells_all_of_each_operation(client):
             assert operation["responses"].keys() >= {"500"}
             in_path = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
             assert in_path == arguments
+    identifiers = [one["operationId"] for one in operations(document)]
+    assert len(identifiers) == len(set(identifiers))  # by which the page finds what it sends
 
 
-def test_the_document_says_of_which_refusals_the_answer_tells_when_to_come_again(client):
+def test_the_document_says_of_which_refusals_the_answer_tells_when_to_come_again(document):
     told = {
         (status, "Retry-After" in response["headers"])
-        for methods in client.get("/openapi.json").json["paths"].values()
-        for operation in methods.values()
+        for operation in operations(document)
         for status, response in operation["responses"].items()
     }
     assert {status for status, is_told in told if is_told} == {"429", "503", "529"}
     assert {status for status, is_told in told if not is_told}.isdisjoint({"429", "503", "529"})
 
 
-def test_queries_and_forms_are_told_field_by_field(client):
-    methods = client.get("/openapi.json").json["paths"]["/generate"]
+def test_queries_and_forms_are_told_field_by_field(document):
+    methods = document["paths"]["/generate"]
     fields = {field["name"]: field for field in methods["get"]["parameters"]}
     assert fields["prompt"]["required"] and not fields["seed"]["required"]
     assert fields["prompt"]["example"] and "example" not in fields["seed"]
@@ -67,25 +76,26 @@ def test_queries_and_forms_are_told_field_by_field(client):
     assert "content" not in methods["get"]["responses"]["414"]  # HTML, of the HTTP server
 
 
-def test_the_document_admits_what_the_server_takes(client):
-    schemas = client.get("/openapi.json").json["components"]["schemas"]
-    completion = schemas["Completion"]
+def test_the_document_admits_what_the_server_takes(document):
+    completion = document["components"]["schemas"]["Completion"]
     assert completion["required"] == ["prompt"]
-    kinds = [kind["type"] for kind in completion["properties"]["prompt"]["anyOf"]]
-    assert set(kinds) == {"string", "array"}
-    assert {"type": "null"} in completion["properties"]["stop"]["anyOf"]
-    assert completion["properties"]["store"]["enum"] == [False, True, None]
     assert completion["additionalProperties"] == {"type": "null"}
-    assert completion["properties"]["top_p"]["default"] == 1.0
+    properties = completion["properties"]
+    kinds = [kind["type"] for kind in properties["prompt"]["anyOf"]]
+    assert set(kinds) == {"string", "array"}
+    assert {"type": "null"} in properties["stop"]["anyOf"]
+    assert properties["store"]["enum"] == [False, True, None]
+    assert properties["top_p"]["default"] == 1.0
 
 
 def test_a_hosts_own_routes_are_not_in_the_document(client):
     host = flask.Flask("host")
     host.add_url_rule("/own", view_func=lambda: "own")
     host.register_blueprint(client.application.blueprints["switchyard_api"], url_prefix="/llm")
-    paths = host.test_client().get("/llm/openapi.json").json["paths"]
+    visitor = host.test_client()
+    paths = visitor.get("/llm/openapi.json").json["paths"]
     assert "/llm/v1/completions" in paths and "/own" not in paths
-    assert host.test_client().get("/llm/docs/").status_code == 200
+    assert visitor.get("/llm/docs/").status_code == 200
 
 
 def test_the_docs_page_needs_nothing_from_elsewhere(client):
@@ -98,46 +108,37 @@ def test_the_docs_page_needs_nothing_from_elsewhere(client):
     assert client.get("/docs/nothing.js").status_code == 404
 
 
-def examples(document):
-    """Each route's with its path, media type and schema."""
-    for path, methods in document["paths"].items():
-        for operation in methods.values():
-            content = operation.get("requestBody", {}).get("content", {})
-            for name, media_type in content.items():
-                yield path, name, media_type["example"], media_type["schema"]
-
-
 def test_each_body_has_an_example_that_its_route_takes(make_client, with_tokens):
     names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
     backend = ScriptedBackend(info=ModelInfo(2048, 5000, 256, 64, "scripted"))
     client = make_client(backend, path=with_tokens(names))
     document = client.get("/openapi.json").json
-    seen = set()
-    rules = list(contract.declared(client.application))
-    changing = {
-        contract.PATH_ARGUMENT.sub(r"{\1}", rule.rule)
-        for rule, one in rules
-        if one.who == "operator"
+    declared = {
+        contract.PATH_ARGUMENT.sub(r"{\1}", rule.rule): own
+        for rule, own in contract.declared(client.application)
+        if own.body
     }
-    for path, media_type, example, schema in examples(document):
-        definitions = {**schema, "components": document["components"]}
-        assert jsonschema_rs.is_valid(definitions, example), path
-        seen.add(path)
-        if path in changing:  # what is loaded: their own tests ask them
-            continue
-        given = {"json": example} if media_type == contract.JSON else {"data": example}
-        with client.post(path, **given) as response:
-            assert response.status_code == 200, (path, response.json)
-            assert "X-Switchyard-Ignored" not in response.headers, path
-    routes = {contract.PATH_ARGUMENT.sub(r"{\1}", rule.rule) for rule, one in rules if one.body}
-    assert seen == routes and len(seen) > 15
+    seen = set()
+    for path, methods in document["paths"].items():
+        bodies = [one.get("requestBody", {"content": {}}) for one in methods.values()]
+        for media_type, content in [item for body in bodies for item in body["content"].items()]:
+            example = content["example"]
+            definitions = {**content["schema"], "components": document["components"]}
+            assert jsonschema_rs.is_valid(definitions, example), path
+            seen.add(path)
+            if declared[path].who == "operator":  # what is loaded: their own tests ask them
+                continue
+            given = {"json": example} if media_type == contract.JSON else {"data": example}
+            with client.post(path, **given) as response:
+                assert response.status_code == 200, (path, response.json)
+                assert "X-Switchyard-Ignored" not in response.headers, path
+    assert seen == declared.keys() and len(seen) > 15
 
 
-def test_a_query_as_the_page_fills_it_in_is_taken(client):
+def test_a_query_as_the_page_fills_it_in_is_taken(client, document):
     """With examples, and with the defaults of all else."""
-    operation = client.get("/openapi.json").json["paths"]["/generate"]["get"]
     query = {}
-    for parameter in operation["parameters"]:
+    for parameter in document["paths"]["/generate"]["get"]["parameters"]:
         default = parameter.get("schema", {}).get("default")
         value = parameter.get("example", default)
         assert value is not None or not parameter["required"], parameter["name"]
@@ -151,19 +152,10 @@ def test_a_query_as_the_page_fills_it_in_is_taken(client):
     assert response.status_code == 200, response.json
 
 
-def test_each_operation_has_an_identifier_of_its_own(client):
-    """By which the page finds what it sends."""
-    paths = client.get("/openapi.json").json["paths"].values()
-    identifiers = [one["operationId"] for methods in paths for one in methods.values()]
-    assert len(identifiers) == len(set(identifiers))
-
-
-def test_openai_s_routes_come_first_and_the_operator_s_last(client):
-    document = client.get("/openapi.json").json
+def test_openai_s_routes_come_first_and_the_operator_s_last(document):
     tags = [tag["name"] for tag in document["tags"]]
-    operations = [next(iter(methods.values())) for methods in document["paths"].values()]
-    order = list(dict.fromkeys(operation["tags"][0] for operation in operations))
-    assert order == tags
+    firsts = [next(iter(methods.values())) for methods in document["paths"].values()]
+    assert list(dict.fromkeys(operation["tags"][0] for operation in firsts)) == tags
     assert (tags[:2], tags[-1]) == (["openai", "responses"], "admin")
     paths = list(document["paths"])
     assert {"/v1/models", "/v1/chat/completions"} <= set(paths[:6])

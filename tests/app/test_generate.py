@@ -1,14 +1,15 @@
 """/generate over a scripted backend: JSON, forms, query strings, EventSource."""
 
+import dataclasses
 import errno
 import io
 import json
 
 import pytest
 
-from switchyard import engine
 from switchyard.app.formats.plain.parse import generate
-from switchyard.engine.messages import Chunk, Failed
+from tests.app.conftest import fails
+from tests.app.refused import error_of
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
@@ -45,32 +46,21 @@ def test_a_text_is_as_long_as_the_server_lets_it_be_by_default(make_client):
     assert client.post(URL, json={"prompt": "x"}).json["usage"]["completion_tokens"] == 7
 
 
-STRINGS = {
-    "prompt": "123",
-    "max_tokens": "3",
-    "temperature": "0.5",
-    "ignore_eos": "on",
-    "stop": ["7, 9", "8"],
-    "stop_token_ids": ["5", "6"],
-    "banned_token_ids": "7, 8",
-    "allowed_tokens": ["5", "9"],
-    "seed": "-4",
-    "min_p": "",
-    "user": "true",
-    "stream": "false",
-    "store": "false",
-}
+# (as a form has it, as JSON has it); None: as the default
 VALUES = {
-    "prompt": "123",
-    "max_tokens": 3,
-    "temperature": 0.5,
-    "ignore_eos": True,
-    "stop": ["7, 9", "8"],
-    "stop_token_ids": [5, 6],
-    "banned_token_ids": [7, 8],
-    "allowed_tokens": [5, 9],
-    "seed": -4,
-    "user": "true",
+    "prompt": ("123", "123"),
+    "max_tokens": ("3", 3),
+    "temperature": ("0.5", 0.5),
+    "ignore_eos": ("on", True),
+    "stop": (["7, 9", "8"], ["7, 9", "8"]),
+    "stop_token_ids": (["5", "6"], [5, 6]),
+    "banned_token_ids": ("7, 8", [7, 8]),
+    "allowed_tokens": (["5", "9"], [5, 9]),
+    "seed": ("-4", -4),
+    "min_p": ("", None),
+    "user": ("true", "true"),
+    "stream": ("false", None),
+    "store": ("false", None),
 }
 
 
@@ -87,20 +77,20 @@ def test_space_is_text_wherever_it_comes(make_client, accept):
 @pytest.mark.parametrize("how", ["form", "multipart", "query"])
 def test_strings_mean_what_the_same_json_means(make_client, how):
     client = make_client()
+    strings = {name: text for name, (text, _) in VALUES.items()}
+    values = {name: value for name, (_, value) in VALUES.items() if value is not None}
     more = {"headers": {"X-Request-Id": "same"}}
-    client.post(URL, json=VALUES, **more)
+    client.post(URL, json=values, **more)
     match how:
         case "form":
-            response = client.post(URL, data=STRINGS, **more)
+            response = client.post(URL, data=strings, **more)
         case "multipart":
-            response = client.post(URL, data=STRINGS, content_type="multipart/form-data", **more)
+            response = client.post(URL, data=strings, content_type="multipart/form-data", **more)
         case "query":
-            response = client.get(URL, query_string=STRINGS, **more)
+            response = client.get(URL, query_string=strings, **more)
     assert response.status_code == 200, response.json
     by_json, by_strings = client.backend.enqueued
-    assert engine.Job(**{**fields(by_strings), "identifier": ""}) == engine.Job(
-        **{**fields(by_json), "identifier": ""}
-    )
+    assert dataclasses.replace(by_strings, identifier=by_json.identifier) == by_json
 
 
 @pytest.mark.parametrize(
@@ -111,13 +101,13 @@ def test_strings_mean_what_the_same_json_means(make_client, how):
     ],
 )
 def test_yes_and_no_have_the_words_of_forms_in_any_case(make_client, text, value):
-    backend = ScriptedBackend()
-    assert make_client(backend).get(f"{URL}?prompt=x&ignore_eos={text}").status_code == 200
-    assert backend.enqueued[-1].ignore_eos is value
+    client = make_client()
+    assert client.get(f"{URL}?prompt=x&ignore_eos={text}").status_code == 200
+    assert client.backend.enqueued[-1].ignore_eos is value
 
 
-def fields(job):
-    return {name: getattr(job, name) for name in job.__slots__}
+MANY = "&".join(f"a{i}=1" for i in range(200))
+OPTIONS = 'stream=true&stream_options={"continuous_usage_stats":true}'
 
 
 @pytest.mark.parametrize(
@@ -136,32 +126,32 @@ def fields(job):
         ("prompt=x&temprature=1", "temprature", "unknown_parameter"),
         ("prompt=x&service_tier=priority", "service_tier", "unsupported_parameter"),
         ("prompt=x&messages=[]", "messages", "unknown_parameter"),
-        (
-            'prompt=x&stream=true&stream_options={"continuous_usage_stats":true}',
-            "stream_options",
-            "unsupported_parameter",
-        ),
+        (f"prompt=x&{OPTIONS}", "stream_options", "unsupported_parameter"),
         ("prompt=%ff", None, "invalid_query"),
-        ("&".join(f"a{i}=1" for i in range(200)), None, "invalid_query"),
+        (MANY, None, "invalid_query"),
     ],
 )
 def test_what_is_wrong_in_a_query_is_named(make_client, query, param, code):
-    response = make_client().get(f"{URL}?{query}")
-    assert response.status_code == 400
-    assert (response.json["error"]["param"], response.json["error"]["code"]) == (param, code)
+    error = error_of(make_client().get(f"{URL}?{query}"))
+    assert (error["param"], error["code"]) == (param, code)
+
+
+MULTIPART = "multipart/form-data"
 
 
 def test_what_is_no_form_is_refused(make_client):
     client = make_client(max_body_bytes=1000)
-    for data in (b"prompt=%ff", b"a=&" * 150):
-        refused = client.post(URL, data=data, content_type=FORM)
-        assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_body")
-    assert client.post(URL, data=b"x" * 2000, content_type=FORM).status_code == 413
-    assert client.post(URL, data=b"x", content_type="text/plain").status_code == 415
-    large = client.post(URL, data={"prompt": "x" * 2000}, content_type="multipart/form-data")
-    assert large.status_code == 413
+    for data, kind, status in (
+        (b"prompt=%ff", FORM, 400),
+        (b"a=&" * 150, FORM, 400),
+        (b"x" * 2000, FORM, 413),
+        (b"x", "text/plain", 415),
+        ({"prompt": "x" * 2000}, MULTIPART, 413),
+    ):
+        error = error_of(client.post(URL, data=data, content_type=kind), status)
+        assert status != 400 or error["code"] == "invalid_body"
     file = client.post(URL, data={"prompt": "x", "image": (io.BytesIO(b"x"), "image")})
-    assert file.status_code == 400 and file.json["error"]["param"] == "image"
+    assert error_of(file)["param"] == "image"
 
 
 def test_a_field_of_very_many_values_is_not_taken_apart(make_client, monkeypatch):
@@ -169,7 +159,7 @@ def test_a_field_of_very_many_values_is_not_taken_apart(make_client, monkeypatch
     many = "[" + "5," * 100_001 + "5]"
     monkeypatch.setattr("switchyard.app.http.form.json", None)
     response = client.post(URL, data={"prompt": "x", "stop_token_ids": many})
-    assert response.status_code == 400 and response.json["error"]["param"] == "stop_token_ids.0"
+    assert error_of(response)["param"] == "stop_token_ids.0"
 
 
 def test_a_file_is_refused_before_it_is_stored(make_client, monkeypatch):
@@ -179,40 +169,32 @@ def test_a_file_is_refused_before_it_is_stored(make_client, monkeypatch):
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr("tempfile.SpooledTemporaryFile", no_room)
-    monkeypatch.setattr("werkzeug.formparser.SpooledTemporaryFile", no_room, raising=False)
-    monkeypatch.setattr("werkzeug.formparser.TemporaryFile", no_room, raising=False)
-    client = make_client()
+    for name in ("SpooledTemporaryFile", "TemporaryFile"):
+        monkeypatch.setattr(f"werkzeug.formparser.{name}", no_room, raising=False)
     data = b'--b\r\nContent-Disposition: form-data; name="image"; filename="i"\r\n\r\n'
     data += b"x" * 600_000 + b"\r\n--b--\r\n"
-    file = client.post(URL, data=data, content_type="multipart/form-data; boundary=b")
-    assert file.status_code == 400 and file.json["error"]["param"] == "image"
+    file = make_client().post(URL, data=data, content_type=f"{MULTIPART}; boundary=b")
+    assert error_of(file)["param"] == "image"
 
 
-MORE = "\r\n--b\r\n{}form-data; name=a\r\n\r\nx"
+PART = "form-data; name=a\r\n\r\nx"
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ("form-data\r\n\r\nx", "no name"),
-        ('form-data; name="prompt"\r\n\r\nx\r\n--b\r\n{}form-data\r\n\r\nx', "no name"),
-        ('form-data; filename="f"\r\n\r\nx', "is a file"),
-        (
-            "\r\n".join(
-                ["form-data; name=a\r\n\r\nx", *["--b\r\n{}form-data; name=a\r\n\r\nx"] * 200]
-            ),
-            "100",
-        ),
-        ("form-data; name=prompt", "can't be read"),
+        (["form-data\r\n\r\nx"], "no name"),
+        ([PART, "form-data\r\n\r\nx"], "no name"),
+        (['form-data; filename="f"\r\n\r\nx'], "is a file"),
+        ([PART] * 201, "100"),
+        (["form-data; name=prompt"], "can't be read"),
     ],
     ids=["nameless", "nameless second", "nameless file", "many", "cut off"],
 )
 def test_parts_that_are_none_are_refused(make_client, parts, message):
-    header = "Content-Disposition: "
-    data = f"--b\r\n{header}{parts.replace('{}', header)}\r\n--b--\r\n".encode()
-    response = make_client().post(URL, data=data, content_type="multipart/form-data; boundary=b")
-    assert response.status_code == 400
-    assert message in response.json["error"]["message"]
+    data = "".join(f"--b\r\nContent-Disposition: {part}\r\n" for part in parts) + "--b--\r\n"
+    response = make_client().post(URL, data=data, content_type=f"{MULTIPART}; boundary=b")
+    assert message in error_of(response)["message"]
 
 
 def test_an_event_source_reads_the_text_and_learns_of_the_end(make_client):
@@ -231,11 +213,7 @@ def test_an_event_source_reads_the_text_and_learns_of_the_end(make_client):
 
 
 def test_a_failure_ends_the_events(make_client):
-    def script(job):
-        yield Chunk(job.identifier, "0 ", (0,))
-        yield Failed(job.identifier, engine.JobFailed("bad luck"))
-
-    response = make_client(ScriptedBackend(script)).get(f"{URL}?prompt=x&stream=true")
+    response = make_client(ScriptedBackend(fails("0 "))).get(f"{URL}?prompt=x&stream=true")
     assert [name for name, _ in events(response)] == ["message", "error"]
     assert response.text.count("id: ") == 1
 
@@ -248,28 +226,25 @@ def test_a_failure_ends_the_events(make_client):
     ],
 )
 def test_the_other_framings(make_client, accept, body):
-    response = make_client().post(
-        URL, json={"prompt": "x", "max_tokens": 2, "stream": True}, headers={"Accept": accept}
-    )
+    asked = {"prompt": "x", "max_tokens": 2, "stream": True}
+    response = make_client().post(URL, json=asked, headers={"Accept": accept})
     assert response.data.startswith(body)
 
 
 def test_a_head_request_generates_nothing(make_client):
-    backend = ScriptedBackend()
-    assert make_client(backend).head(f"{URL}?prompt=x").status_code == 405
-    assert not backend.enqueued
+    client = make_client()
+    assert client.head(f"{URL}?prompt=x").status_code == 405
+    assert not client.backend.enqueued
 
 
 @pytest.mark.parameter("parse_special", "/generate")
-def test_special_tokens_in_a_prompt_count_only_if_asked(make_client, model_path):
+def test_special_tokens_in_a_prompt_count_only_if_asked(make_client):
     client = make_client()
-    tokenizer = client.models.get().tokenizer
-    [special] = [t for t in tokenizer.tag_ids if "im_end" in t or t == "</s>"][:1]
+    token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for parse_special in (False, True):
-        client.post(URL, json={"prompt": f"x{special}", "parse_special": parse_special})
+        client.post(URL, json={"prompt": f"x{token}", "parse_special": parse_special})
     literal, parsed = [job.prompt for job in client.backend.enqueued]
-    assert parsed[-1] == tokenizer.tag_ids[special]
-    assert tokenizer.tag_ids[special] not in literal
+    assert parsed[-1] == token_id and token_id not in literal
 
 
 @pytest.mark.parametrize(
@@ -295,8 +270,7 @@ def test_pages_of_other_origins_can_make_it_do_nothing(make_client, headers):
     ids=str,
 )
 def test_its_own_pages_and_what_is_no_page_can(make_client, headers):
-    client = make_client()
-    response = client.get(f"{URL}?prompt=x", headers=headers)
+    response = make_client().get(f"{URL}?prompt=x", headers=headers)
     assert response.status_code == 200
     assert "Access-Control-Allow-Origin" not in response.headers
 
