@@ -14,18 +14,18 @@ from switchyard.app import BadRequest, ClientGone, Switchyard
 from switchyard.app.delivery import submit
 from switchyard.app.delivery.reader import deadlines, next_of
 from switchyard.app.formats.websocket.session import Session
-from switchyard.app.host.tables import TABLES
 from switchyard.app.http import gate as gate_module
 from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL, Gate
 from switchyard.app.openapi.contract import declared
 from switchyard.app.services import KEY
-from switchyard.engine.links.thread import EngineThread
+from tests.app.refused import error_of
 from tests.scripted import ScriptedBackend, endless
 
 URL = "/v1/completions"
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "x"}]
 LONG = {"prompt": "x" * LARGE, "max_tokens": 1}  # longer than the context, but that is told later
+IDLE = {"prompt": [1], "max_tokens": 1, "user": "x" * LARGE}
 
 
 def patience(check=lambda: None):
@@ -43,8 +43,26 @@ def enter(gate, size, check=lambda: None):
     return gate.enter(size, patience(check))
 
 
+def follow(gate, size):
+    """Enter in a thread of its own, once it waits."""
+    number = gate.num_waiting + 1
+    join = in_thread(enter, gate, size)
+    wait_until(lambda: gate.num_waiting == number)
+    return join
+
+
 def make_gate(max_waiting=10, max_busy=1000, num_busy=0):
     return Gate(max_waiting, max_busy, lambda: num_busy)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The gate's: `now`, and the alarms that it sets, (seconds, call)."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, alarms=[])
+    clock.set = lambda seconds, call: clock.alarms.append((seconds, call))
+    monkeypatch.setattr(gate_module, "time", clock)
+    monkeypatch.setattr(engine, "ALARMS", clock)
+    return clock
 
 
 def gate_of(client):
@@ -86,20 +104,15 @@ def wait_until(condition):
 def test_two_are_inside_and_the_others_follow_in_order():
     gate = make_gate()
     inside = [enter(gate, LARGE) for _ in range(2)]
-    entered = []
-    followers = []
-    for i in range(3):
-        followers.append(in_thread(lambda i=i: entered.append((i, enter(gate, LARGE)))))
-        wait_until(lambda i=i: gate.num_waiting == i + 1)
-    assert entered == []
-    for i in range(3):
-        (inside[0] if i == 0 else entered[i - 1][1]).leave()
-        followers[i]()
-        assert [number for number, _ in entered] == list(range(i + 1))
-        assert gate.num_inside == 2
-    for place in (inside[1], entered[-1][1]):
+    followers = [follow(gate, LARGE) for _ in range(3)]
+    assert (gate.num_inside, gate.num_waiting) == (2, 3)
+    for i, follower in enumerate(followers):
+        inside[-1 if i else 0].leave()
+        inside.append(follower())
+        assert (gate.num_inside, gate.num_waiting) == (2, 2 - i)
+    for place in (inside[1], inside[-1]):
         place.leave()
-    assert (gate.num_inside, gate.num_waiting) == (0, 0)
+    assert gate.num_inside == 0
 
 
 def test_bytes_count_and_what_is_larger_than_all_together_is_inside_alone():
@@ -107,15 +120,12 @@ def test_bytes_count_and_what_is_larger_than_all_together_is_inside_alone():
     with enter(gate, MAX_BYTES - LARGE):
         with enter(gate, LARGE):
             assert gate.num_inside == 2
-        join = in_thread(enter, gate, LARGE + 1)
-        wait_until(lambda: gate.num_waiting == 1)
+        join = follow(gate, LARGE + 1)
     with join():
-        huge = in_thread(enter, gate, 10 * MAX_BYTES)
-        wait_until(lambda: gate.num_waiting == 1)
+        huge = follow(gate, 10 * MAX_BYTES)
     with huge():
         assert gate.num_inside == 1
-        join = in_thread(enter, gate, LARGE)
-        wait_until(lambda: gate.num_waiting == 1)
+        join = follow(gate, LARGE)
     join().leave()
 
 
@@ -123,8 +133,7 @@ def test_threads_give_the_gil_up_more_often_while_one_is_inside_of_any_gate():
     usual = sys.getswitchinterval()
     first, second = make_gate(), make_gate()
     places = [enter(gate, LARGE) for gate in (first, second)]
-    follower = in_thread(enter, first, MAX_BYTES)
-    wait_until(lambda: first.num_waiting == 1)
+    follower = follow(first, MAX_BYTES)
     for place in places:
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
         place.leave()
@@ -134,21 +143,16 @@ def test_threads_give_the_gil_up_more_often_while_one_is_inside_of_any_gate():
 
 
 @pytest.mark.parametrize("num_busy", [0, 1])
-def test_while_jobs_are_served_the_next_waits_as_long_as_the_last_was_inside(monkeypatch, num_busy):
-    now, alarms = [100.0], []
-    monkeypatch.setattr(gate_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append((seconds, call)))
-    monkeypatch.setattr(engine, "ALARMS", alarm)
+def test_while_jobs_are_served_the_next_waits_as_long_as_the_last_was_inside(clock, num_busy):
     gate = make_gate(num_busy=num_busy)
     with enter(gate, MAX_BYTES):
-        followers = [in_thread(enter, gate, MAX_BYTES) for _ in range(2)]
-        wait_until(lambda: gate.num_waiting == 2)
-        now[0] += 3
+        followers = [follow(gate, MAX_BYTES) for _ in range(2)]
+        clock.now += 3
     assert gate.num_inside == 1 - num_busy
-    ends = [end for seconds, end in alarms if seconds == 3.0]
+    ends = [end for seconds, end in clock.alarms if seconds == 3.0]
     assert len(ends) == num_busy
     for end in ends:
-        now[0] += 3
+        clock.now += 3
         end()
     assert (gate.num_inside, gate.num_waiting) == (1, 1)
     for place in (gate._inside[0], gate._waiting[0]):
@@ -162,8 +166,11 @@ def test_a_small_input_takes_no_lock():
         in_thread(enter, gate, LARGE - 1)().leave()
 
 
-def test_no_more_wait_than_may_and_none_where_answers_take_the_threads():
-    gate = make_gate(max_waiting=0)
+@pytest.mark.parametrize(("max_waiting", "max_busy", "num_busy"), [(0, 1000, 0), (5, 100, 100)])
+def test_no_more_wait_than_may_and_none_where_answers_take_the_threads(
+    max_waiting, max_busy, num_busy
+):
+    gate = make_gate(max_waiting, max_busy, num_busy)
     for _ in range(2):
         enter(gate, LARGE)
     for _ in range(2):
@@ -171,11 +178,6 @@ def test_no_more_wait_than_may_and_none_where_answers_take_the_threads():
             enter(gate, LARGE)
         assert caught.value.retry_after >= 1
     assert gate.num_waiting == 0
-    gate = make_gate(max_waiting=5, max_busy=100, num_busy=100)
-    for _ in range(2):
-        enter(gate, LARGE)
-    with pytest.raises(engine.Full):
-        enter(gate, LARGE)
 
 
 def test_what_gives_up_makes_room_behind_it():
@@ -197,41 +199,36 @@ def test_what_gives_up_makes_room_behind_it():
     assert gate.num_inside == 0
 
 
-def test_memory_goes_back_once_when_nothing_has_been_inside_for_a_while(monkeypatch):
-    alarms, given = [], []
-    alarm = SimpleNamespace(set=lambda seconds, call: alarms.append(call))
-    monkeypatch.setattr(engine, "ALARMS", alarm)
+def test_memory_goes_back_once_when_nothing_has_been_inside_for_a_while(clock, monkeypatch):
+    given = []
     monkeypatch.setattr(engine, "give_memory_back", lambda: given.append(True))
     gate = make_gate()
     with enter(gate, LARGE):
         with enter(gate, LARGE):
             pass
-        assert alarms == []
+        assert clock.alarms == []
     with enter(gate, LARGE):
-        assert len(alarms) == 1
-        alarms.pop()()
+        [(_, call)] = clock.alarms
+        clock.alarms.clear()
+        call()
         assert given == []
     with enter(gate, LARGE):
         pass
-    assert len(alarms) == 1
-    alarms.pop()()
+    [(_, call)] = clock.alarms
+    call()
     assert given == [True]
-
-
-def doors(client):
-    """The paths of all routes that take a body."""
-    return [
-        rule.rule
-        for rule, contract in declared(client.application)
-        if contract.body is not None and "POST" in rule.methods
-    ]
 
 
 def test_every_route_that_takes_a_body_lets_it_pass_the_gate_and_leaves_it(make_client):
     client = make_client(max_pending=0)
     gate = gate_of(client)
-    assert len(doors(client)) >= 14
-    for path in doors(client):
+    doors = [
+        rule.rule
+        for rule, contract in declared(client.application)
+        if contract.body is not None and "POST" in rule.methods
+    ]
+    assert len(doors) >= 14
+    for path in doors:
         with enter(gate, MAX_BYTES):
             response = client.post(path, json={"unknown": "x" * LARGE})
             assert response.status_code == 429, path
@@ -265,28 +262,22 @@ def test_a_small_body_waits_too_if_its_schema_is_much_work(make_client, path, bo
 @pytest.mark.parametrize("way", ["iterator", "gunicorn"], indirect=True)
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_is_waited_for_outside(make_client, gate, stream):
-    backend = ScriptedBackend(gate=gate)
-    client = make_client(backend)
-    body = {"prompt": [1], "user": "x" * LARGE, "max_tokens": 2, "stream": stream}
-    join = in_thread(lambda: client.post(URL, json=body).get_data())
-    wait_until(lambda: backend.enqueued)
+    client = make_client(ScriptedBackend(gate=gate))
+    join = in_thread(lambda: client.post(URL, json={**IDLE, "stream": stream}).get_data())
+    wait_until(lambda: client.backend.enqueued)
     wait_until(lambda: gate_of(client).num_inside == 0)
     gate.open()
     assert b"0 " in join()
 
 
 def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_client):
-    backend = ScriptedBackend(endless)
-    client = make_client(backend, max_batch_size=1, max_pending=1, heartbeat=0.05)
+    settings = {"max_batch_size": 1, "max_pending": 1, "heartbeat": 0.05}
+    client = make_client(ScriptedBackend(endless), **settings)
     body = {"prompt": [1], "max_tokens": 100, "stream": True}
     streams = [client.post(URL, json=body) for _ in range(2)]
     with enter(gate_of(client), MAX_BYTES):
-        response = client.post(URL, json=LONG)
-    assert response.status_code == 429
-    assert (
-        "the queue is full: 0 large requests are already waiting"
-        in response.json["error"]["message"]
-    )
+        message = error_of(client.post(URL, json=LONG), 429)["message"]
+    assert "the queue is full: 0 large requests are already waiting" in message
     for stream in streams:
         stream.close()
 
@@ -294,7 +285,7 @@ def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_c
 def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplog):
     client = make_client()
     client.models.lease = lambda *_: 1 / 0
-    assert client.post(URL, json={"prompt": [1], "user": "x" * LARGE}).status_code == 500
+    assert client.post(URL, json=IDLE).status_code == 500
     assert gate_of(client).num_inside == 0
 
 
@@ -330,8 +321,7 @@ def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_clien
     monkeypatch.setattr(submit, "deadlines", noted)
     before = time.monotonic()
     with enter(gate_of(client), MAX_BYTES):
-        body = {"prompt": [1], "user": "x" * LARGE, "max_tokens": 1}
-        join = in_thread(lambda: client.post(URL, json=body))
+        join = in_thread(lambda: client.post(URL, json=IDLE))
         wait_until(lambda: gate_of(client).num_waiting == 1)
         let_in = time.monotonic()
     assert join().status_code == 200
@@ -342,9 +332,12 @@ def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_clien
 class Script:
     """In a connection's place: messages that come, and those that go out."""
 
-    def __init__(self, *messages):
-        self.incoming = list(messages)
+    def __init__(self, **message):
+        self.incoming = [{"type": "generate", "id": 1, "prompt": "x", **message}]
         self.sent = []
+        self.send = self.sent.append
+        self.wake = self.keep_alive = lambda: None
+        self.close = lambda code, reason: None
 
     def wait(self, timeout):
         if not self.incoming and self.sent:
@@ -354,17 +347,10 @@ class Script:
         while self.incoming:
             yield json.dumps(self.incoming.pop(0))
 
-    def wake(self):
-        pass
-
-    def send(self, message):
-        self.sent.append(message)
-
-    def keep_alive(self):
-        pass
-
-    def close(self, code, reason):
-        pass
+    def first(self):
+        """What a session answers."""
+        Session(self, 60).run()
+        return self.sent[0]
 
 
 def test_the_messages_of_a_websocket_pass_too(make_client):
@@ -372,40 +358,31 @@ def test_the_messages_of_a_websocket_pass_too(make_client):
     gate = gate_of(client)
     with client.application.test_request_context():
         with enter(gate, MAX_BYTES):
-            connection = Script({"type": "generate", "id": 1, "prompt": "x" * LARGE})
-            Session(connection, 60).run()
-            assert connection.sent[0]["status"] == 429
-        connection = Script({"type": "generate", "id": 1, "prompt": "x", "user": "x" * LARGE})
-        Session(connection, 60).run()
-        assert connection.sent[0]["type"] == "chunk"
+            assert Script(prompt="x" * LARGE).first()["status"] == 429
+        assert Script(user="x" * LARGE).first()["type"] == "chunk"
         assert gate.num_inside == 0
 
 
 def test_a_message_of_very_many_values_is_refused(make_client):
-    client = make_client()
-    with client.application.test_request_context():
-        connection = Script({"type": "generate", "id": 1, "prompt": [5] * 110_000})
-        Session(connection, 60).run()
-    assert connection.sent[0]["status"] == 400
-    assert "104857 values" in connection.sent[0]["error"]["message"]
+    with make_client().application.test_request_context():
+        told = Script(prompt=[5] * 110_000).first()
+    assert told["status"] == 400
+    assert "104857 values" in told["error"]["message"]
 
 
-def test_what_a_host_generates_passes_too(model_path, monkeypatch):
-    def open_scripted(config):
-        return engine.Engine(config, lambda d: EngineThread(config, ScriptedBackend, d))
-
-    monkeypatch.setattr(TABLES, "open", open_scripted)
+def test_what_a_host_generates_passes_too(model_path, open_models):
+    open_models()
     host = flask.Flask("host")
     with Switchyard(host, model=model_path, max_pending=0) as switchyard, host.app_context():
         gate = gate_of(host.test_client())
         with enter(gate, MAX_BYTES):
-            for prompt in (
+            for asked in (
                 {"prompt": "x" * LARGE},
                 {"messages": [{"role": "user", "content": "x" * LARGE}]},
-                {"prompt": "x", "user": "x" * LARGE},
+                IDLE | {"prompt": "x"},
             ):
                 with pytest.raises(engine.Full):
-                    switchyard.generate(**prompt)
+                    switchyard.generate(**asked)
             assert switchyard.generate("x", max_tokens=1).text == "0 "
         assert switchyard.generate("x", max_tokens=1, user="x" * LARGE).text == "0 "
         with pytest.raises(BadRequest):
