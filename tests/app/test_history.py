@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from switchyard.engine.messages import ModelInfo
 from tests.app.chat.shapes import SHAPES, SINGLE
+from tests.app.conftest import change, prompt_of
 from tests.scripted import ScriptedBackend, says
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -33,58 +34,59 @@ texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12)
 
 SYSTEM = "You add."
 RESULT = "It is two."
+FUNCTION = {"name": "add", "parameters": SCHEMA}
+CHAT = "/v1/chat/completions"
 
 
 def of_chat(client):
-    tools = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
-    ask = {"tools": tools, "max_tokens": 99, "parallel_tool_calls": True}
-    url = "/v1/chat/completions"
+    tools = [{"type": "function", "function": FUNCTION}]
     before = [{"role": "system", "content": SYSTEM}, USER]
-    message = client.post(url, json={**ask, "messages": before}).json["choices"][0]["message"]
+
+    def post(*history):
+        ask = {"tools": tools, "max_tokens": 99, "parallel_tool_calls": True}
+        return client.post(CHAT, json={**ask, "messages": [*before, *history]})
+
+    message = post().json["choices"][0]["message"]
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": RESULT}
         for call in message.get("tool_calls", ())
     ]
-    history = [*before, message, *results]
-    return len(results), [
-        client.post(url, json={**ask, "messages": [*history, *more]}) for more in ([], [USER])
-    ]
+    return len(results), [post(message, *results, *more) for more in ([], [USER])]
 
 
 def of_responses(client):
-    tools = [{"type": "function", "name": "add", "parameters": SCHEMA}]
-    ask = {"tools": tools, "instructions": SYSTEM, "parallel_tool_calls": True}
-    url = "/v1/responses"
-    output = client.post(url, json={**ask, "input": [USER]}).json["output"]
+    tools = [{"type": "function", **FUNCTION}]
+
+    def post(*history):
+        ask = {"tools": tools, "instructions": SYSTEM, "parallel_tool_calls": True}
+        return client.post("/v1/responses", json={**ask, "input": [USER, *history]})
+
+    output = post().json["output"]
     results = [
         {"type": "function_call_output", "call_id": item["call_id"], "output": RESULT}
         for item in output
         if item["type"] == "function_call"
     ]
-    history = [USER, *output, *results]
-    return len(results), [
-        client.post(url, json={**ask, "input": [*history, *more]}) for more in ([], [USER])
-    ]
+    return len(results), [post(*output, *results, *more) for more in ([], [USER])]
 
 
 def of_messages(client):
-    ask = {
-        "tools": [{"name": "add", "input_schema": SCHEMA}],
-        "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
-        "system": SYSTEM,
-        "max_tokens": 99,
-    }
-    url = "/v1/messages"
-    content = client.post(url, json={**ask, "messages": [USER]}).json["content"]
+    tool = {"name": "add", "input_schema": SCHEMA}
+
+    def post(*history):
+        choice = {"type": "auto", "disable_parallel_tool_use": False}
+        ask = {"tools": [tool], "tool_choice": choice, "system": SYSTEM, "max_tokens": 99}
+        return client.post("/v1/messages", json={**ask, "messages": [USER, *history]})
+
+    content = post().json["content"]
     results = [
         {"type": "tool_result", "tool_use_id": block["id"], "content": RESULT}
         for block in content
         if block["type"] == "tool_use"
     ]
     text = {"type": "text", "text": "Hello"}
-    history = [USER, {"role": "assistant", "content": content}]
     return len(results), [
-        client.post(url, json={**ask, "messages": [*history, {"role": "user", "content": last}]})
+        post({"role": "assistant", "content": content}, {"role": "user", "content": last})
         for last in ([*results, text], results or [text])
     ]
 
@@ -104,9 +106,8 @@ def model_of(make_client, with_template):
             tags = [AddedToken(tag, normalized=False, special=layout == "special") for tag in TAGS]
             tokenizer.add_tokens(tags)
             tokenizer.save(file)
-            config = pathlib.Path(path, "config.json")
-            sizes = {"vocab_size": tokenizer.get_vocab_size()}  # else they are beyond the weights
-            config.write_text(json.dumps(json.loads(config.read_text()) | sizes))
+            # Else they are beyond the weights.
+            change(pathlib.Path(path, "config.json"), vocab_size=tokenizer.get_vocab_size())
         backend = ScriptedBackend(script, info=ModelInfo(8192, 5000, 256, 64, "scripted"))
         return make_client(backend, path=path), backend
 
@@ -152,32 +153,20 @@ def test_no_text_of_a_client_becomes_a_control_token(model_of, shape):
     special = client.models.get().tokenizer.control_ids
     counts = []
     for text in ("x", "x".join(TAGS)):
-        call = {"name": text, "arguments": json.dumps({text: text})}
-        body = {
-            "messages": [
-                {"role": "system", "content": text},
-                {"role": "user", "content": text, "name": text},
-                {
-                    "role": "assistant",
-                    "content": text,
-                    "reasoning_content": text,
-                    "tool_calls": [{"id": text, "type": "function", "function": call}],
-                },
-                {"role": "tool", "tool_call_id": text, "content": text},
-                {"role": "user", "content": text},
-            ],
-            "tools": [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": "add",
-                        "description": text,
-                        "parameters": {"type": "object", "properties": {text: {"title": text}}},
-                    },
-                }
-            ],
-        }
-        response = client.post("/v1/chat/completions", json=body)
+        function = {"name": text, "arguments": json.dumps({text: text})}
+        called = {"tool_calls": [{"id": text, "type": "function", "function": function}]}
+        parameters = {"type": "object", "properties": {text: {"title": text}}}
+        tool = {"name": "add", "description": text, "parameters": parameters}
+        messages = [
+            {"role": "system"},
+            {"role": "user", "name": text},
+            {"role": "assistant", "reasoning_content": text, **called},
+            {"role": "tool", "tool_call_id": text},
+            {"role": "user"},
+        ]
+        body = {"messages": [{**message, "content": text} for message in messages]}
+        body["tools"] = [{"type": "function", "function": tool}]
+        response = client.post(CHAT, json=body)
         assert response.status_code == 200, response.text
         counts.append(sum(token_id in special for token_id in backend.enqueued[-1].prompt))
     assert counts[0] == counts[1]
@@ -186,25 +175,18 @@ def test_no_text_of_a_client_becomes_a_control_token(model_of, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_calls_sent_back_keep_their_order_and_their_results(make_client, with_template, shape):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend, path=with_template(SHAPES[shape]))
-    calls = [
-        {
-            "id": f"call_of_another_server_{i}",
-            "type": "function",
-            "function": {"name": "add", "arguments": json.dumps({"a": f"argument {i}"})},
-        }
-        for i in range(3)
-    ]
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": f"result {i}"}
-        for i, call in enumerate(calls)
-    ]
+    client = make_client(ScriptedBackend(says("x")), path=with_template(SHAPES[shape]))
+    calls, results = [], []
+    for i in range(3):
+        name = f"call_of_another_server_{i}"
+        function = {"name": "add", "arguments": json.dumps({"a": f"argument {i}"})}
+        calls.append({"id": name, "type": "function", "function": function})
+        results.append({"role": "tool", "tool_call_id": name, "content": f"result {i}"})
     messages = [USER, {"role": "assistant", "content": None, "tool_calls": calls}]
-    tools = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
+    tools = [{"type": "function", "function": FUNCTION}]
     body = {"messages": [*messages, *reversed(results)], "tools": tools, "max_tokens": 9}
-    assert client.post("/v1/chat/completions", json=body).status_code == 200
-    prompt = client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+    assert client.post(CHAT, json=body).status_code == 200
+    prompt = prompt_of(client)
     at = [prompt.index(f"argument {i}") for i in range(3)]
     assert at == sorted(at)
     of_results = [prompt.index(f"result {i}") for i in range(3)]
@@ -215,27 +197,31 @@ def test_calls_sent_back_keep_their_order_and_their_results(make_client, with_te
         assert of_results == sorted(of_results, reverse=True)
     # A result that is missing is missed by the model, not by the server.
     body["messages"].pop()
-    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    assert client.post(CHAT, json=body).status_code == 200
 
 
-@pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+ASKS = {"parallel_tool_calls": True}
+CHOICE = {"type": "auto", "disable_parallel_tool_use": False}
+MESSAGES_TOOL = {"name": "add", "input_schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "tool", "asks", "name"),
+    [
+        (CHAT, "messages", {"type": "function", "function": FUNCTION}, ASKS, "parallel_tool_calls"),
+        ("/v1/responses", "input", {"type": "function", **FUNCTION}, ASKS, "parallel_tool_calls"),
+        (
+            *("/v1/messages", "messages", MESSAGES_TOOL, {"tool_choice": CHOICE}),
+            "tool_choice.disable_parallel_tool_use",
+        ),
+    ],
+)
 def test_one_call_at_a_time_is_the_default_where_a_template_takes_no_more(
-    make_client, with_template, url
+    make_client, with_template, url, key, tool, asks, name
 ):
     call = '{"name": "add", "parameters": {}}'
     client = make_client(ScriptedBackend(says(f"{call}; {call}")), path=with_template(SINGLE))
-    function = {"name": "add", "parameters": SCHEMA}
-    key = "input" if url == "/v1/responses" else "messages"
-    tool = {"type": "function", "function": function}
-    body = {key: [USER], "tools": [tool]}
-    asks = {"parallel_tool_calls": True}
-    name = "parallel_tool_calls"
-    if url == "/v1/responses":
-        body["tools"] = [{"type": "function", **function}]
-    if url == "/v1/messages":
-        body |= {"tools": [{"name": "add", "input_schema": SCHEMA}], "max_tokens": 99}
-        asks = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": False}}
-        name = "tool_choice.disable_parallel_tool_use"
+    body = {key: [USER], "tools": [tool]} | ({"max_tokens": 99} if "messages" in url else {})
     for more, num_calls, ignored in (({}, 1, name), (asks, 2, None)):
         response = client.post(url, json={**body, **more})
         assert response.text.count('"add"') - response.text.count('"parameters"') == num_calls

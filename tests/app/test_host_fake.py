@@ -1,7 +1,5 @@
 """switchyard.testing: an application's own suite over a model that says what the tests script."""
 
-import threading
-
 import flask
 import pytest
 
@@ -152,11 +150,6 @@ def test_an_exception_can_be_scripted_behind_a_text(host, error):
     ],
 )
 def test_a_view_that_takes_the_first_piece_tells_errors_alike_in_both_modes(host, answer, told):
-    @host.errorhandler(Exception)
-    def handle(error):
-        return f"no: {error}", 500
-
-    @host.get("/")
     def tell():
         pieces = host.switchyard.stream("far")
         first = next(pieces, "")
@@ -170,6 +163,8 @@ def test_a_view_that_takes_the_first_piece_tells_errors_alike_in_both_modes(host
 
         return flask.Response(texts(), mimetype="text/plain")
 
+    host.errorhandler(Exception)(lambda error: (f"no: {error}", 500))
+    host.get("/")(tell)
     host.fake.answers["far"] = answer
     response = host.test_client().get("/")
     assert (response.text, response.status_code) == (told, 500 if "no:" in told else 200)
@@ -183,40 +178,51 @@ def test_a_scripted_refusal_is_not_waited_out(host):
 
 def test_the_api_is_whole(host):
     visitor = host.test_client()
+
+    def post(path, body, **more):
+        return visitor.post(f"/llm/v1/{path}", json=body, **more)
+
     assert visitor.get("/llm/health/ready").status_code == 200
     assert visitor.get("/llm/v1/models").json["data"][0]["id"] == "demo"
     body = {"prompt": "color", "max_tokens": 50, "logprobs": 1, "n": 2}
-    answer = visitor.post("/llm/v1/completions", json=body).json
-    assert [choice["text"] for choice in answer["choices"]] == ["Blue, of course."] * 2
-    assert len(answer["choices"][0]["logprobs"]["tokens"]) > 1
+    choices = post("completions", body).json["choices"]
+    assert [choice["text"] for choice in choices] == ["Blue, of course."] * 2
+    assert len(choices[0]["logprobs"]["tokens"]) > 1
     form = visitor.post("/llm/generate", data={"prompt": "color", "max_tokens": "50"})
     assert "Blue, of course." in form.text
     echoed = {**body, "n": 1, "max_tokens": 0, "echo": True}
-    assert visitor.post("/llm/v1/completions", json=echoed).json["choices"][0]["text"] == "color"
-    streamed = visitor.post("/llm/v1/chat/completions", json={**ask("color"), "stream": True})
-    texts = [c["delta"].get("content") for f in frames(streamed) for c in f["choices"]]
+    assert post("completions", echoed).json["choices"][0]["text"] == "color"
+    streamed = frames(post("chat/completions", {**ask("color"), "stream": True}))
+    texts = [c["delta"].get("content") for f in streamed for c in f["choices"]]
     assert "".join(text or "" for text in texts) == "Blue, of course."
-    message = {**ask("color"), "max_tokens": 50}
-    told = visitor.post("/llm/v1/messages", json=message, headers={"anthropic-version": "x"}).json
+    version = {"anthropic-version": "x"}
+    told = post("messages", {**ask("color"), "max_tokens": 50}, headers=version).json
     assert told["content"][0]["text"] == "Blue, of course."
     assert visitor.get("/llm/v1/requests").json["data"] == []
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "behind ours"])
-def test_a_host_may_have_a_blueprint_named_switchyard(mode, is_first):
+def test_a_host_may_have_a_blueprint_named_switchyard_and_handle_who_leaves_itself(mode, is_first):
     app = flask.Flask("host")
     blueprint = flask.Blueprint("switchyard", "host")
     blueprint.add_url_rule("/mine", "mine", lambda: flask.url_for("switchyard.mine"))
+
+    def set_up():
+        app.register_blueprint(blueprint)
+        app.errorhandler(ClientGone)(lambda error: ("gone", 418))
+
     if is_first:
-        app.register_blueprint(blueprint)
-    Switchyard(app, url_prefix="/llm", **mode)
+        set_up()
+    switchyard = Switchyard(app, url_prefix="/llm", **mode)
     if not is_first:
-        app.register_blueprint(blueprint)
-    with fake(app, ANSWERS):
+        set_up()
+    app.get("/")(lambda: switchyard.generate("gone").text)
+    with fake(app, {"gone": ClientGone()}):
         visitor = app.test_client()
         assert visitor.get("/mine").text == "/mine"
         assert visitor.get("/llm/health/ready").status_code == 200
+        assert visitor.get("/").status_code == 418
 
 
 def test_an_application_has_its_own_models_again(model_path):
@@ -254,24 +260,6 @@ def test_a_visitor_who_leaves_is_no_fault_of_the_host(host, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "behind ours"])
-def test_a_host_may_handle_visitors_who_leave_itself(mode, is_first):
-    app = flask.Flask("host")
-
-    def handle():
-        app.errorhandler(ClientGone)(lambda error: ("gone", 418))
-
-    if is_first:
-        handle()
-    switchyard = Switchyard(app, **mode)
-    if not is_first:
-        handle()
-    app.get("/")(lambda: switchyard.generate("gone").text)
-    with fake(app, {"gone": ClientGone()}):
-        assert app.test_client().get("/").status_code == 418
-
-
 def test_a_machine_without_the_model_can_run_the_suite(fake_switchyard):  # noqa: F811
     app = flask.Flask("host")
     switchyard = Switchyard(app, model="/models/mine")
@@ -280,37 +268,30 @@ def test_a_machine_without_the_model_can_run_the_suite(fake_switchyard):  # noqa
     assert app.test_client().get("/v1/models").json["data"][0]["id"] == "mine"
 
 
-def test_nothing_is_left_of_five_applications(model_path):
-    before = set(threading.enumerate())
-    for _ in range(5):
-        app = flask.Flask("host")
-        switchyard = Switchyard(app, model=model_path)
-        with fake(app, ANSWERS):
-            assert switchyard.generate("color").text
-            app.test_client().post("/v1/completions", json={"prompt": "x"})
-            assert set(threading.enumerate()) <= before
+ROUNDS = """
+import flask, gc, sys, threading
+from switchyard import Switchyard
+from switchyard.testing import fake
+def resident():
+    gc.collect()
+    return int(open('/proc/self/statm').read().split()[1])
+sizes = []
+for _ in range(5):
+    app = flask.Flask('host')
+    switchyard = Switchyard(app)
+    with fake(app, {'x': 'y'}):
+        assert switchyard.generate('x').text == 'y'
+        assert app.test_client().get('/health/ready').status_code == 200
+        assert threading.active_count() == 1
+    assert threading.active_count() == 1
+    sizes.append(resident())
+assert not {'torch', 'exllamav2'} & set(sys.modules)
+assert sizes[-1] < 1.03 * sizes[1], sizes
+"""
 
 
-def test_no_torch_is_imported_and_memory_stays():
-    run_code(
-        "import flask, gc, sys, threading\n"
-        "from switchyard import Switchyard\n"
-        "from switchyard.testing import fake\n"
-        "def resident():\n"
-        "    gc.collect()\n"
-        "    return int(open('/proc/self/statm').read().split()[1])\n"
-        "sizes = []\n"
-        "for _ in range(5):\n"
-        "    app = flask.Flask('host')\n"
-        "    switchyard = Switchyard(app)\n"
-        "    with fake(app, {'x': 'y'}):\n"
-        "        assert switchyard.generate('x').text == 'y'\n"
-        "        assert app.test_client().get('/health/ready').status_code == 200\n"
-        "    assert threading.active_count() == 1\n"
-        "    sizes.append(resident())\n"
-        "assert not {'torch', 'exllamav2'} & set(sys.modules)\n"
-        "assert sizes[-1] < 1.03 * sizes[1], sizes\n"
-    )
+def test_no_torch_is_imported_and_memory_and_threads_stay():
+    run_code(ROUNDS)
 
 
 def test_what_is_said_again_gets_its_answer_again(host):
@@ -333,9 +314,9 @@ def test_what_is_generated_ends_at_the_first_stop_string(host):
 def test_tokens_of_a_prompt_and_of_an_answer_are_certain(host):
     body = {"prompt": "color", "max_tokens": 3, "echo": True, "logprobs": 1}
     [choice] = host.test_client().post("/llm/v1/completions", json=body).json["choices"]
-    logprobs = choice["logprobs"]["token_logprobs"]
-    assert logprobs[0] is None and set(logprobs[1:]) == {0.0}
-    assert len(logprobs) == len(choice["logprobs"]["tokens"]) > 4
+    first, *logprobs = choice["logprobs"]["token_logprobs"]
+    assert first is None and set(logprobs) == {0.0}
+    assert len(logprobs) + 1 == len(choice["logprobs"]["tokens"]) > 4
 
 
 def test_a_fixture_s_fakes_end_with_it(model_path):
