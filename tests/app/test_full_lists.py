@@ -1,23 +1,17 @@
-"""Lists of a request at their limit, and with one item more."""
+"""Lists of a request at their limit, and with one item more; test_bounds.py has OpenAI's."""
 
 import pytest
 
 USER = {"role": "user", "content": "x"}
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 REST = {
     CHAT: {"messages": [USER]},
-    COMPLETIONS: {"prompt": "x"},
     RESPONSES: {"input": "x"},
     MESSAGES: {"messages": [USER], "max_tokens": 1},
     "/completion": {"prompt": "x"},
     "/api/v1/generate": {"prompt": "x"},
     "/api/chat": {"messages": [USER]},
 }
-
-
-def tool(i):
-    return {"type": "function", "function": {"name": f"f{i}"}}
 
 
 def word(i):
@@ -27,23 +21,15 @@ def word(i):
 @pytest.mark.parametrize(
     ("path", "name", "most", "item"),
     [
-        (CHAT, "messages", 2048, lambda i: USER),
         (MESSAGES, "messages", 2048, lambda i: USER),
         (RESPONSES, "input", 2048, lambda i: USER),
-        (CHAT, "tools", 512, tool),
         (RESPONSES, "tools", 512, lambda i: {"type": "function", "name": f"f{i}"}),
         (MESSAGES, "tools", 512, lambda i: {"name": f"f{i}", "input_schema": {"type": "object"}}),
         (CHAT, "stop", 16, word),
-        (COMPLETIONS, "stop", 16, word),
         (MESSAGES, "stop_sequences", 16, word),
         ("/completion", "stop", 16, word),
         ("/completion", "response_fields", 64, word),
         ("/api/v1/generate", "stop_sequence", 16, word),
-        (COMPLETIONS, "stop_token_ids", 64, int),
-        (COMPLETIONS, "banned_token_ids", 4096, int),
-        (COMPLETIONS, "allowed_token_ids", 4096, int),
-        (COMPLETIONS, "banned_strings", 64, word),
-        (COMPLETIONS, "choice", 10_000, word),
     ],
 )
 def test_a_list_may_be_as_long_as_the_document_says(make_client, path, name, most, item):

@@ -17,11 +17,12 @@ def status(client, host, server_name="127.0.0.1", path="/v1/models", **environ):
     return client.get(path, headers={"Host": host}, environ_overrides=environ).status_code
 
 
-@pytest.fixture
-def unix_socket():
+def test_no_browser_sends_a_request_without_a_host_or_over_a_unix_socket(make_client):
+    client = make_client(allowed_hosts=["llm.example.org"])
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ours
+        assert status(client, EVIL, **{"gunicorn.socket": ours}) == 200
+    assert client.get("/v1/models", environ_overrides={"HTTP_HOST": None}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/no/such/path", "/openapi.json"])
@@ -34,28 +35,28 @@ def test_on_loopback_a_foreign_name_is_refused_and_told_the_setting(make_client,
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80"]
+    ("expected", "host", "server_name"),
+    [
+        *(
+            (200, host, name)
+            for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]:80")
+            for name in ("127.0.0.1", "::1")
+        ),
+        *((200, "[::1]", name) for name in ("127.0.0.1", "::1")),
+        # What only looks like its own name:
+        *((403, f"localhost{mark}evil.example", "127.0.0.1") for mark in ".,"),
+        *((403, host, "127.0.0.1") for host in ("[::1", ":80")),
+        # Each address of loopback is one; on others any name is taken.
+        *((403, EVIL, name) for name in ("localhost", "127.0.0.2", "::1")),
+        *((200, EVIL, name) for name in ("0.0.0.0", "::", "192.168.0.7", "waitress.invalid")),
+    ],
 )
-def test_on_loopback_its_own_names_are_taken(make_client, host):
-    client = make_client()
-    assert [status(client, host, name) for name in ("127.0.0.1", "::1")] == [200, 200]
+def test_on_loopback_its_own_names_are_taken_alone(make_client, expected, host, server_name):
+    assert status(make_client(), host, server_name) == expected
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost.evil.example", "localhost,evil.example", "[::1", ":80"]
-)
-def test_what_only_looks_like_its_own_name_is_refused(make_client, host):
-    assert status(make_client(), host) == 403
-
-
-@pytest.mark.parametrize("server_name", ["localhost", "127.0.0.2", "::1"])
-def test_each_address_of_loopback_is_one(make_client, server_name):
-    assert status(make_client(), EVIL, server_name) == 403
-
-
-@pytest.mark.parametrize("server_name", ["0.0.0.0", "::", "192.168.0.7", "waitress.invalid"])
-def test_on_other_addresses_any_name_is_taken(make_client, server_name):
-    assert status(make_client(), EVIL, server_name) == 200
+def test_an_asterisk_stands_for_any(make_client):
+    assert status(make_client(allowed_hosts=["*"]), EVIL) == 200
 
 
 def test_names_that_are_given_are_the_only_ones(make_client):
@@ -66,41 +67,21 @@ def test_names_that_are_given_are_the_only_ones(make_client):
         assert status(client, "localhost", server_name) == 403
 
 
-def test_an_asterisk_stands_for_any(make_client):
-    assert status(make_client(allowed_hosts=["*"]), EVIL) == 200
-
-
-def test_no_browser_sends_a_request_without_a_host_or_over_a_unix_socket(make_client, unix_socket):
-    client = make_client(allowed_hosts=["llm.example.org"])
-    assert status(client, EVIL, **{"gunicorn.socket": unix_socket}) == 200
-    assert client.get("/v1/models", environ_overrides={"HTTP_HOST": None}).status_code == 200
-
-
 @pytest.mark.parametrize("name", ["http://a.example", "a.example:8000", "::1", "a b", ""])
 def test_what_no_host_can_be_is_refused_at_the_start(name):
     with pytest.raises(SettingsError, match=r"allowed_hosts: .*without a port"):
         read_settings(allowed_hosts=[name])
 
 
-def test_in_another_application_names_are_its_business_unless_given(model_path):
-    app = flask.Flask("host")
-    app.add_url_rule("/", view_func=lambda: "its own")
-    Switchyard(app, model=model_path, url_prefix="/llm", before_request=lambda: ("admitted", 200))
-    assert status(app.test_client(), EVIL, path="/llm/health/live") == 200
-
-
-def test_in_another_application_names_that_are_given_hold_for_the_api_alone(model_path):
+@pytest.mark.parametrize("given", [{}, {"allowed_hosts": ["llm.example.org"]}])
+def test_in_another_application_names_are_its_business_unless_given(model_path, given):
     app = flask.Flask("host")
     app.add_url_rule("/", view_func=lambda: "its own")
     seen = []
-    Switchyard(
-        app,
-        model=model_path,
-        url_prefix="/llm",
-        before_request=lambda: seen.append(flask.request.host) or ("admitted", 200),
-        allowed_hosts=["llm.example.org"],
-    )
-    assert status(app.test_client(), EVIL, path="/llm/health/live") == 403
-    assert not seen  # the login of the application isn't asked
-    assert status(app.test_client(), "llm.example.org", path="/llm/health/live") == 200
-    assert status(app.test_client(), EVIL, path="/") == 200
+    before = lambda: seen.append(flask.request.host) or ("admitted", 200)  # noqa: E731
+    Switchyard(app, model=model_path, url_prefix="/llm", before_request=before, **given)
+    client, path = app.test_client(), "/llm/health/live"
+    assert status(client, EVIL, path=path) == (403 if given else 200)
+    assert len(seen) == (not given)  # a refusal doesn't ask the login of the application
+    assert status(client, "llm.example.org", path=path) == 200
+    assert status(client, EVIL, path="/") == 200

@@ -7,17 +7,12 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.infill import infill
 from switchyard.app.request.infill_forms import Extra, Gap
 from switchyard.engine.messages import ModelInfo
+from tests.app.refused import error_of
 from tests.conftest import DEMO
 from tests.scripted import ScriptedBackend
 
-QWEN = [
-    "<|fim_prefix|>",
-    "<|fim_suffix|>",
-    "<|fim_middle|>",
-    "<|fim_pad|>",
-    "<|repo_name|>",
-    "<|file_sep|>",
-]
+QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+QWEN += ["<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
 DEEPSEEK = [f"<\uff5cfim▁{name}\uff5c>" for name in ("begin", "hole", "end")]
 STARCODER = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>", "<|endoftext|>"]
 STARCODER_2 = [*STARCODER, "<repo_name>", "<file_sep>"]
@@ -25,6 +20,21 @@ CODELLAMA = ["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"]
 CODESTRAL = ["[SUFFIX]", "[MIDDLE]", "[PREFIX]"]
 
 PREFIX, SUFFIX = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"
+
+
+@pytest.fixture
+def filled(with_tokens):
+    """The text of a gap's prompt behind its first token, special ones in full; and its ends."""
+
+    def filled(names, gap, path=DEMO):
+        tokenizer = read(with_tokens(names, path))
+        found = infill(tokenizer, gap, 2048, "suffix")
+        bos = tokenizer.encode("", 1)
+        assert found.token_ids[: len(bos)] == bos
+        text = spelled(tokenizer, found.token_ids[len(bos) :])
+        return text, [tokenizer.token(i) for i in found.ends]
+
+    return filled
 
 
 def read(path):
@@ -46,22 +56,18 @@ def spelled(tokenizer, token_ids):
         (
             [*QWEN, "<|endoftext|>"],
             "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>",
-            [*QWEN, "<|endoftext|>", "<|im_end|>"],
+            {*QWEN, "<|endoftext|>", "<|im_end|>"},
         ),
         # deepseek-ai/DeepSeek-Coder, README.md, "Code Insertion"
-        (DEEPSEEK, "{}".join(DEEPSEEK), []),
+        (DEEPSEEK, "{}".join(DEEPSEEK), set()),
         # arXiv:2305.06161, and the model card of bigcode/starcoder, "Fill-in-the-middle"
-        (STARCODER, "<fim_prefix>{}<fim_suffix>{}<fim_middle>", STARCODER[3:]),
+        (STARCODER, "<fim_prefix>{}<fim_suffix>{}<fim_middle>", {*STARCODER[3:]}),
     ],
     ids=["Qwen", "DeepSeek", "StarCoder"],
 )
-def test_prefix_and_suffix_stand_between_the_familys_tokens(with_tokens, names, prompt, ends):
-    tokenizer = read(with_tokens(names))
-    found = infill(tokenizer, Gap(PREFIX, SUFFIX), 2048, "suffix")
-    bos = tokenizer.encode("", 1)
-    assert found.token_ids[: len(bos)] == bos
-    assert spelled(tokenizer, found.token_ids[len(bos) :]) == prompt.format(PREFIX, SUFFIX)
-    assert set(map(tokenizer.token, found.ends)) == set(ends)
+def test_prefix_and_suffix_stand_between_the_familys_tokens(filled, names, prompt, ends):
+    text, found = filled(names, Gap(PREFIX, SUFFIX))
+    assert (text, set(found)) == (prompt.format(PREFIX, SUFFIX), ends)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +87,10 @@ def test_prefix_and_suffix_stand_between_the_familys_tokens(with_tokens, names, 
     [("class the", "the class"), ("def f(", "return a + b")],
 )
 def test_no_space_is_put_before_the_suffix_and_the_middle(
-    with_tokens, sentencepiece_path, names, prompt, ends, prefix, suffix
+    filled, sentencepiece_path, names, prompt, ends, prefix, suffix
 ):
-    tokenizer = read(with_tokens(names, sentencepiece_path))
-    found = infill(tokenizer, Gap(prefix, suffix, "m"), 2048, "suffix")
-    bos = tokenizer.encode("", 1)
-    text = spelled(tokenizer, found.token_ids[len(bos) :])
-    assert text == prompt.format(prefix=prefix, suffix=suffix)
-    assert list(map(tokenizer.token, found.ends)) == ends
+    found = filled(names, Gap(prefix, suffix, "m"), sentencepiece_path)
+    assert found == (prompt.format(prefix=prefix, suffix=suffix), ends)
 
 
 @pytest.mark.parametrize(
@@ -106,34 +108,25 @@ def test_no_space_is_put_before_the_suffix_and_the_middle(
             "<repo_name>myproject<file_sep>a.py\nx = 1<file_sep>b.py\ny = 2\n"
             "<file_sep><fim_prefix>filename\np<fim_suffix>s<fim_middle>    m",
         ),
+        # Which knows no files.
+        (
+            DEEPSEEK,
+            "\n\n--- a.py ---\n\nx = 1\n\n--- b.py ---\n\ny = 2\n{}p{}s{}    m".format(*DEEPSEEK),
+        ),
     ],
-    ids=["Qwen", "StarCoder2"],
+    ids=["Qwen", "StarCoder2", "DeepSeek"],
 )
-def test_other_files_come_first_and_what_has_begun_last(with_tokens, names, prompt):
+def test_other_files_come_first_and_what_has_begun_last(filled, names, prompt):
     """By llama.cpp's names of repository and file."""
-    tokenizer = read(with_tokens(names))
     extras = [Extra("a.py", "x = 1"), Extra("b.py", "y = 2\n")]
-    found = infill(tokenizer, Gap("p", "s", "    m", extras), 2048, "input_suffix")
-    bos = tokenizer.encode("", 1)
-    assert spelled(tokenizer, found.token_ids[len(bos) :]) == prompt
+    assert filled(names, Gap("p", "s", "    m", extras))[0] == prompt
 
 
 @pytest.mark.parametrize("extras", [[], [Extra("a.py", "x")]])
-def test_a_name_stands_in_the_gap_beside_other_files_that_have_tokens(with_tokens, extras):
+def test_a_name_stands_in_the_gap_beside_other_files_that_have_tokens(filled, extras):
     """StarCoder's first version has no tokens for files."""
-    tokenizer = read(with_tokens(STARCODER if extras else STARCODER_2))
-    found = infill(tokenizer, Gap("p", "s", extras=extras), 2048, "input_suffix")
-    assert "filename" not in spelled(tokenizer, found.token_ids)
-
-
-def test_a_family_that_knows_no_files_reads_them_as_one_text(with_tokens):
-    tokenizer = read(with_tokens(DEEPSEEK))
-    gap = Gap("p", "s", extras=[Extra("a.py", "x"), Extra("b.py", "y")])
-    found = infill(tokenizer, gap, 2048, "input_suffix")
-    bos = tokenizer.encode("", 1)
-    text = "\n\n--- a.py ---\n\nx\n\n--- b.py ---\n\ny"
-    begin, hole, end = DEEPSEEK
-    assert spelled(tokenizer, found.token_ids[len(bos) :]) == f"{text}{begin}p{hole}s{end}"
+    names = STARCODER if extras else STARCODER_2
+    assert "filename" not in filled(names, Gap("p", "s", extras=extras))[0]
 
 
 def test_what_a_text_says_is_no_token_of_the_gap(with_tokens):
@@ -165,11 +158,9 @@ def test_a_completion_fills_the_gap_before_its_suffix(make_client, with_tokens):
     response = client.post("/v1/completions", json=body)
     assert [choice["text"] for choice in response.json["choices"]] == ["0 1 ", "0 1 "]
     tokenizer = client.models.get().tokenizer
-    prefix, suffix, middle = map(tokenizer.token_id, QWEN[:3])
     for job, text in zip(backend.enqueued, "ab", strict=True):
         plain = infill(tokenizer, Gap(text, "c"), 2048, "suffix")
         assert job.prompt == plain.token_ids
-        assert {prefix, suffix, middle} < set(job.prompt)
         assert job.stop_token_ids == (7, *plain.ends)
 
 
@@ -181,5 +172,5 @@ def test_a_completion_fills_the_gap_before_its_suffix(make_client, with_tokens):
 def test_a_suffix_that_can_not_be_honoured_is_refused(make_client, with_tokens, change):
     client = make_client(path=with_tokens(QWEN))
     response = client.post("/v1/completions", json={"prompt": "x", "suffix": "y", **change})
-    assert response.status_code == 400 and response.json["error"]["param"] in ("suffix", "prompt")
+    assert error_of(response)["param"] in ("suffix", "prompt")
     assert not client.backend.enqueued
