@@ -23,17 +23,13 @@ def make_models(model_path):
     return make
 
 
-def test_aliases_are_found_and_not_listed(make_client):
-    client = make_client(model_aliases={"gpt-4.1": "scripted"})
-    assert [row["id"] for row in client.get("/v1/models").json["data"]] == ["scripted"]
-    assert client.get("/v1/models/gpt-4.1").json["id"] == "scripted"
-    headers = {"anthropic-version": "2023-06-01"}
-    assert client.get("/v1/models/gpt-4.1", headers=headers).json["id"] == "scripted"
-
-
-def test_a_model_is_found_by_a_name_with_a_slash(make_client):
-    client = make_client(model_aliases={"org/name": "scripted"})
-    assert client.get("/v1/models/org/name").json["id"] == "scripted"
+@pytest.mark.parametrize("name", ["gpt-4.1", "org/name"])
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
+def test_aliases_are_found_and_not_listed(make_client, name, headers):
+    client = make_client(model_aliases={name: "scripted"})
+    rows = client.get("/v1/models", headers=headers).json["data"]
+    assert [row["id"] for row in rows] == ["scripted"]
+    assert client.get(f"/v1/models/{name}", headers=headers).json["id"] == "scripted"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +55,10 @@ def test_of_some_models_the_aliases_stay(make_models):
         some.get("y")
 
 
-def test_a_name_that_only_begins_like_an_alias_is_unknown(make_models):
-    models = make_models("a", {"gpt-4": "a", "claude-*": "a"})
-    for name in ("gpt-4o", "claude", "", "claude*"):
-        with pytest.raises(engine.ModelNotFound):
-            models.get(name)
+@pytest.mark.parametrize("name", ["gpt-4o", "claude", "", "claude*"])
+def test_a_name_that_only_begins_like_an_alias_is_unknown(make_models, name):
+    with pytest.raises(engine.ModelNotFound):
+        make_models("a", {"gpt-4": "a", "claude-*": "a"}).get(name)
 
 
 def test_an_alias_of_no_model_ends_the_start_with_a_line(model_path):
@@ -85,6 +80,6 @@ def test_a_table_of_models_takes_no_alias_of_another(model_path):
 
 
 def test_an_extension_has_them_too(model_path):
-    app = flask.Flask("host")
-    switchyard = Switchyard(app, model=model_path, name="demo", model_aliases={"x": "demo"})
+    host = flask.Flask("host")
+    switchyard = Switchyard(host, model=model_path, name="demo", model_aliases={"x": "demo"})
     assert switchyard.models.get("x").config.name == "demo"

@@ -7,18 +7,11 @@ import pathlib
 
 import pytest
 
-from switchyard.engine.messages import Chunk, ModelInfo
-from tests.scripted import ScriptedBackend, finished
+from switchyard.engine.messages import ModelInfo
+from tests.scripted import ScriptedBackend, says
 
 BODIES = pathlib.Path(__file__).parent / "bodies"
-CONTEXT = 65_536
 ANSWER = ("Hello", " there", ".")
-
-
-def says(job):
-    for i, text in enumerate(ANSWER):
-        yield Chunk(job.identifier, text, (i,))
-    yield finished(job, len(ANSWER), "stop")
 
 
 def text_of(response):
@@ -38,17 +31,14 @@ def text_of(response):
 @pytest.mark.parametrize("path", sorted(BODIES.glob("*.json")), ids=lambda path: path.stem)
 def test_a_clients_request_is_served(make_client, path):
     recorded = json.loads(path.read_text())
-    backend = ScriptedBackend(says, info=ModelInfo(CONTEXT, 4096, 256, 4096, "scripted"))
-    client = make_client(backend)
-    body = (
-        {**recorded["body"], "model": "scripted"}
-        if "model" in recorded["body"]
-        else recorded["body"]
-    )
+    info = ModelInfo(65_536, 4096, 256, 4096, "scripted")
+    client = make_client(ScriptedBackend(says(*ANSWER), info=info))
+    body = recorded["body"]
+    body |= {"model": "scripted"} if "model" in body else {}
     response = client.post(recorded["path"], json=body, headers=recorded["headers"])
     assert response.status_code == 200, response.text
     assert text_of(response) == "".join(ANSWER)
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert client.models.get().tokenizer.decode(job.prompt, False) == recorded["prompt"]
     told = response.headers.get("X-Switchyard-Ignored", "").split(",")
     assert sorted(told) == recorded["ignored"]

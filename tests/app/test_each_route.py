@@ -4,10 +4,9 @@ import typing
 
 import pytest
 
-from switchyard import engine
 from switchyard.app.openapi import contract
-from switchyard.engine.messages import Chunk, Failed, Started
-from tests.scripted import Gate, ScriptedBackend
+from tests.app.conftest import fails
+from tests.scripted import ScriptedBackend
 
 # Of a name that isn't served: its clients call the model what they like; they may not get it here.
 OTHER_NAME = {"/completion": 200, "/api/pull": 501}
@@ -38,13 +37,10 @@ def fields(own):
 def generating(client):
     """Method, path, body, and the media type of a stream: None for a whole answer."""
     for method, path, example, own, says_so in declared(client):
-        if not says_so:
-            continue
-        may_stream = "stream" in fields(own)
-        if own.answers.get(200) is not None:
+        if says_so and own.answers.get(200) is not None:
             yield method, path, example, None
-        more = {"stream": True} if may_stream else {}
-        for media_type in own.streams:
+        more = {"stream": True} if "stream" in fields(own) else {}
+        for media_type in own.streams if says_so else ():
             yield method, path, {**example, **more}, media_type
 
 
@@ -52,9 +48,7 @@ def ask(client, method, path, body, media_type=None, **headers):
     if media_type is not None:
         headers["Accept"] = media_type
     if method == "GET":
-        query = {
-            name: str(value).lower() if value is True else value for name, value in body.items()
-        }
+        query = {k: "true" if value is True else str(value) for k, value in body.items()}
         return client.get(path, query_string=query, headers=headers)
     return client.open(path, method=method, json=body, headers=headers)
 
@@ -62,69 +56,52 @@ def ask(client, method, path, body, media_type=None, **headers):
 def test_a_route_that_submits_jobs_says_so(make_client):
     """Else keys' limits and the ledger miss its refusals, and it can't be repeated or resumed."""
     client = make_client()
+    jobs = client.backend.enqueued
     for method, path, example, _, says_so in declared(client):
-        before = len(client.backend.enqueued)
+        before = len(jobs)
         assert ask(client, method, path, example).status_code == 200, path
-        assert (len(client.backend.enqueued) > before) == says_so, path
+        assert (len(jobs) > before) == says_so, path
 
 
 def test_a_repetition_gets_the_same_answer_from_the_same_job(make_client):
     client = make_client()
-    for i, (method, path, body, media_type) in enumerate(generating(client)):
-        before = len(client.backend.enqueued)
+    jobs = client.backend.enqueued
+    for i, asked in enumerate(generating(client)):
+        path, before = asked[1], len(jobs)
         key = {"Idempotency-Key": f"k-{i}"}
-        first, second = (ask(client, method, path, body, media_type, **key) for _ in range(2))
+        first, second = (ask(client, *asked, **key) for _ in range(2))
         assert first.status_code == second.status_code == 200, (path, first.text)
         assert (first.data, first.content_type) == (second.data, second.content_type), path
-        assert len(client.backend.enqueued) == before + 1, path
-        assert ask(client, method, path, body, media_type, **{"Idempotency-Key": f"l-{i}"}).data
-        assert len(client.backend.enqueued) == before + 2, path
+        assert len(jobs) == before + 1, path
+        assert ask(client, *asked, **{"Idempotency-Key": f"l-{i}"}).data
+        assert len(jobs) == before + 2, path
 
 
 def test_streams_come_as_the_media_type_that_is_asked_for(make_client):
     client = make_client()
+    for *asked, media_type in generating(client):
+        response = ask(client, *asked, media_type)
+        assert response.mimetype == (media_type or "application/json"), asked
+
+
+@pytest.mark.parametrize("texts", [[], ["Once"]], ids=["at once", "behind text"])
+def test_a_failure_is_a_500_or_told_in_the_stream_behind_text(make_client, texts):
+    client = make_client(ScriptedBackend(fails(*texts)))
     for method, path, body, media_type in generating(client):
         response = ask(client, method, path, body, media_type)
-        assert response.mimetype == (media_type or "application/json"), path
-
-
-def failing(job):
-    yield Started(job.identifier)
-    yield Failed(job.identifier, engine.JobFailed("no luck"))
-
-
-def breaking(job):
-    yield Started(job.identifier)
-    yield Chunk(job.identifier, "Once", (5,))
-    yield Failed(job.identifier, engine.BatchFailed("no luck"))
-
-
-def test_a_job_that_fails_at_once_is_a_500_streamed_or_not(make_client):
-    client = make_client(ScriptedBackend(failing))
-    for method, path, body, media_type in generating(client):
-        response = ask(client, method, path, body, media_type)
-        assert response.status_code == 500 and "no luck" in response.text, path
-
-
-def test_a_failure_behind_text_is_told_in_the_stream(make_client):
-    client = make_client(ScriptedBackend(breaking))
-    for method, path, body, media_type in generating(client):
-        response = ask(client, method, path, body, media_type)
-        if media_type is None:
-            assert response.status_code == 500, path
+        if media_type is None or not texts:
+            assert response.status_code == 500 and "no luck" in response.text, path
         elif media_type != "text/plain":  # which breaks off
             assert response.status_code == 200 and "Once" in response.text, path
             assert "no luck" in response.text, path
 
 
 @pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout"])
-def test_what_only_waited_has_the_status_of_its_deadline(make_client, setting):
-    gate = Gate()
+def test_what_only_waited_has_the_status_of_its_deadline(make_client, gate, setting):
     client = make_client(ScriptedBackend(gate=gate), **{setting: 0.05})
-    for method, path, body, media_type in generating(client):
+    for asked in generating(client):
         gate.step(setting == "first_token_timeout")
-        assert ask(client, method, path, body, media_type).status_code == 408, path
-    gate.open()
+        assert ask(client, *asked).status_code == 408, asked
 
 
 @pytest.mark.parametrize("unknown", ["refuse", "ignore"])

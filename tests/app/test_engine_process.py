@@ -43,26 +43,24 @@ def run(monkeypatch):
     told, opened = [], []
 
     def run(host, **options):
-        def open_host(config, at):
-            opened.append((config, at))
-            return host
-
+        monkeypatch.setattr(module, "open_host", lambda *args: opened.append(args) or host)
         notifier = SimpleNamespace(
             period=0.0,
             tell=lambda *lines: told.append(lines),
             tell_loads=lambda status: told.append((status,)),
             tell_end=lambda seconds: told.append(("end", seconds)),
         )
-        monkeypatch.setattr(module, "open_host", open_host)
         monkeypatch.setattr(module.Notifier, "take", lambda variables: notifier)
         settings = SimpleNamespace(log_level="INFO", log_format="text", grace=7.0)
         config = engine.ModelConfig("/models/one", "one", **options)
         return module.run(config, "here", settings), told, opened
 
-    for name in ("faulthandler", "logs", "keep_memory_small"):
-        nothing = lambda *_: None  # noqa: E731
-        quiet = SimpleNamespace(enable=nothing, listen=nothing) if "mem" not in name else nothing
-        monkeypatch.setattr(module, name, quiet)
+    def nothing(*_):
+        pass
+
+    quiet = SimpleNamespace(enable=nothing, listen=nothing)
+    for name, value in (("faulthandler", quiet), ("logs", quiet), ("keep_memory_small", nothing)):
+        monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(os, "environ", {})
     yield run
     for number, handler in before.items():

@@ -11,23 +11,12 @@ from switchyard.testing import fake
 from tests.conftest import ROOT
 
 HELPDESK = ROOT / "examples" / "helpdesk" / "helpdesk.py"
+REASON = "the reason"
 ERRORS = [
-    *(
-        (BadRequest("the reason"), 400),
-        (engine.PromptTooLong("the reason"), 400),
-        (engine.InvalidJob("the reason"), 400),
-    ),
-    *(
-        (engine.ModelNotFound("the reason"), 503),
-        (engine.Full("the reason", 7.0), 503),
-        (engine.Dead("the reason"), 503),
-    ),
-    *(
-        (engine.JobFailed("the reason"), 503),
-        (engine.Closed("the reason"), 503),
-        (TimedOut("the reason", "x_timeout"), 503),
-    ),
-    *((ClientGone(), 499), (Unauthorized(), 503)),
+    *((kind(REASON), 400) for kind in (BadRequest, engine.PromptTooLong, engine.InvalidJob)),
+    *((kind(REASON), 503) for kind in (engine.ModelNotFound, engine.Dead, engine.JobFailed)),
+    *((engine.Full(REASON, 7.0), 503), (engine.Closed(REASON), 503)),
+    *((TimedOut(REASON, "x_timeout"), 503), (ClientGone(), 499), (Unauthorized(), 503)),
 ]
 
 

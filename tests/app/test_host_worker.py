@@ -47,23 +47,16 @@ def warnings_of(caplog):
     return [r.getMessage() for r in caplog.records if r.name == "switchyard.app.host.worker"]
 
 
-def ask(*apps):
-    for app in apps:
-        for _ in range(2):
-            with pytest.raises(engine.Dead):
-                Switchyard.generate(app.switchyard, "x")
-
-
 @pytest.mark.parametrize(
     ("kind", "num_workers", "said"),
     [(SyncWorker, 4, [SYNC]), (ThreadWorker, 4, []), (ThreadWorker, 1, [])],
 )
 def test_in_client_mode_the_sync_worker_is_told_once(run_by, caplog, kind, num_workers, said):
     run_by(kind, num_workers)
-    apps = [flask.Flask("host"), flask.Flask("another")]
-    for app in apps:
-        app.switchyard = Switchyard(app, url="http://127.0.0.1:1")
-    ask(*apps)
+    hosts = [Switchyard(flask.Flask("host"), url="http://127.0.0.1:1") for _ in range(2)]
+    for host in hosts * 2:
+        with pytest.raises(engine.Dead):
+            host.generate("x")
     found = warnings_of(caplog)
     assert len(found) == len(said) and all(map(str.__contains__, found, said))
 
@@ -105,19 +98,22 @@ def test_uwsgi_is_told_of_too(monkeypatch, caplog, options, num_processes, has_m
     assert found == [] if said is None else said in found[0]
 
 
+EXTRAS = """
+import flask, logging, sys
+sys.modules['flask_sock'] = sys.modules['flask_swagger_ui'] = None  # not installed
+told = []
+class Handler(logging.Handler):
+    def emit(self, record):
+        told.append((record.levelname, record.getMessage()))
+logging.getLogger('switchyard.engine').propagate = False
+logging.basicConfig(level='INFO', handlers=[Handler()])
+from switchyard import Switchyard
+Switchyard(flask.Flask('host'))
+assert [level for level, _ in told] == ['INFO', 'INFO'], told
+assert 'switchyard[websocket]' in told[0][1] and 'switchyard[docs]' in told[1][1]
+"""
+
+
 def test_extras_that_are_not_installed_are_no_warning():
     """An application logs warnings without any configuration, and its suite makes many."""
-    run_code(
-        "import flask, logging, sys\n"
-        "sys.modules['flask_sock'] = sys.modules['flask_swagger_ui'] = None  # not installed\n"
-        "told = []\n"
-        "class Handler(logging.Handler):\n"
-        "    def emit(self, record):\n"
-        "        told.append((record.levelname, record.getMessage()))\n"
-        "logging.getLogger('switchyard.engine').propagate = False\n"
-        "logging.basicConfig(level='INFO', handlers=[Handler()])\n"
-        "from switchyard import Switchyard\n"
-        "Switchyard(flask.Flask('host'))\n"
-        "assert [level for level, _ in told] == ['INFO', 'INFO'], told\n"
-        "assert 'switchyard[websocket]' in told[0][1] and 'switchyard[docs]' in told[1][1]\n"
-    )
+    run_code(EXTRAS)
