@@ -64,18 +64,6 @@ def test_the_document_says_of_which_refusals_the_answer_tells_when_to_come_again
     assert {status for status, is_told in told if not is_told}.isdisjoint({"429", "503", "529"})
 
 
-def test_queries_and_forms_are_told_field_by_field(document):
-    methods = document["paths"]["/generate"]
-    fields = {field["name"]: field for field in methods["get"]["parameters"]}
-    assert fields["prompt"]["required"] and not fields["seed"]["required"]
-    assert fields["prompt"]["example"] and "example" not in fields["seed"]
-    assert fields["json_schema"]["content"].keys() == {contract.JSON}
-    form = methods["post"]["requestBody"]["content"][contract.FORM]
-    assert form["encoding"]["json_schema"] == {"contentType": contract.JSON}
-    assert "prompt" not in form["encoding"]
-    assert "content" not in methods["get"]["responses"]["414"]  # HTML, of the HTTP server
-
-
 def test_the_document_admits_what_the_server_takes(document):
     completion = document["components"]["schemas"]["Completion"]
     assert completion["required"] == ["prompt"]

@@ -93,11 +93,9 @@ def test_the_page_of_the_documentation_is_left_out_with_a_line(make_client, monk
     assert "switchyard[docs]" in line
 
 
-def test_an_unknown_format_is_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "switchyard.toml").write_text('formats = ["openai", "gopher"]')
+def test_an_unknown_format_is_refused_by_name():
     with pytest.raises(SettingsError, match="formats"):
-        read_settings()
+        read_settings(formats=["openai", "gopher"])
 
 
 def test_every_folder_of_a_format_is_named():

@@ -57,10 +57,9 @@ def test_each_declared_error_of_each_route_is_the_apis_own(host):
     client, prefix = host
     tried = set()
     for path, method, responses in operations(client, prefix):
-        for status in map(int, responses):
-            if status >= 400 and status != 414:  # the HTTP server's own
-                response = client.open(path, method=method, headers={RAISE: str(status)})
-                check(response, status)
+        for status in {*map(int, responses)} - {414}:  # the HTTP server's own
+            if status >= 400:
+                check(client.open(path, method=method, headers={RAISE: str(status)}), status)
                 tried.add(status)
     assert tried > {400, 404, 413, 415, 429, 499, 500, 501, 503, 529}
 
