@@ -8,11 +8,12 @@ import struct
 import threading
 import time
 
+import flask
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from switchyard import engine
-from switchyard.app import Settings, create_app
+from switchyard.app import Settings, Switchyard, create_app
 from switchyard.app.delivery import sender
 from switchyard.app.host.tables import TABLES
 from switchyard.engine.config import ModelConfig
@@ -85,6 +86,22 @@ def open_models(monkeypatch):
         monkeypatch.setattr(TABLES, "open", open)
 
     return use
+
+
+@pytest.fixture
+def make_host(model_path):
+    """A Flask application with the extension, which is closed in the end."""
+    made = []
+
+    def make(**settings):
+        settings = settings if "models" in settings else {"model": model_path, **settings}
+        app = flask.Flask("host")
+        made.append(Switchyard(app, **settings))
+        return app, made[-1]
+
+    yield make
+    for switchyard in made:
+        switchyard.close(drain=0)
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ SHORT = b'{"prompt": "x", "max_tokens": 1}'
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(make_client, data):
-    client = make_client()
-    error = error_of(client.post(COMPLETIONS, data=data, content_type=JSON))
+    error = error_of(make_client().post(COMPLETIONS, data=data, content_type=JSON))
     assert (error["param"], error["code"]) == (None, "invalid_json")
 
 
@@ -41,8 +40,7 @@ def test_a_body_that_is_no_json_object_is_refused(make_client, data):
     ],
 )
 def test_json_may_have_any_of_its_names_and_a_byte_order_mark(make_client, data, content_type):
-    client = make_client()
-    response = client.post(COMPLETIONS, data=data, content_type=content_type)
+    response = make_client().post(COMPLETIONS, data=data, content_type=content_type)
     assert response.status_code == 200
 
 
@@ -155,8 +153,7 @@ def test_a_body_over_the_limit_is_refused(make_client):
 
 @pytest.mark.parametrize(("length", "status"), [(1000, 200), (1001, 413)])
 def test_a_body_in_chunks_is_taken_whole_or_refused(make_client, length, status):
-    client = make_client(max_body_bytes=1000)
-    response = client.post(
+    response = make_client(max_body_bytes=1000).post(
         COMPLETIONS,
         input_stream=io.BytesIO(SHORT.ljust(length)),
         content_type=JSON,

@@ -116,8 +116,7 @@ def test_a_bad_chat_is_refused_by_the_parameters_name(make_client, change, param
     ],
 )
 def test_a_limit_of_no_tokens_is_told_what_it_needs(make_client, change, hint):
-    client = make_client()
-    error = error_of(client.post(COMPLETIONS, json={"prompt": "x", **change}))
+    error = error_of(make_client().post(COMPLETIONS, json={"prompt": "x", **change}))
     assert error["message"] == f"{next(iter(change))}: must be at least 1{hint}"
 
 

@@ -207,6 +207,5 @@ def test_the_kernel_gives_up_each_client_after_the_setting(make_client, connecti
 
 
 def test_a_client_of_a_refused_request_may_not_read_for_ever_either(make_client, connection):
-    client = make_client(send_timeout=7.5)
-    assert ask(client, connection, prompt="").status_code == 400
+    assert ask(make_client(send_timeout=7.5), connection, prompt="").status_code == 400
     assert option_of(connection) == 7500

@@ -84,13 +84,10 @@ def test_what_has_piled_up_is_one_write(make_client):
     assert len(writes) <= 2  # what the status line waited for, and all that followed
 
 
-def test_json_lines_for_clients_that_ask_for_them(make_client):
+def test_json_lines_and_bare_text_for_clients_that_ask_for_them(make_client):
     response = post(make_client(), "application/x-ndjson", max_tokens=2)
     bodies = [json.loads(line) for line in response.get_data().splitlines()]
     assert [b["choices"][0]["text"] for b in bodies] == ["0 ", "1 ", ""]
-
-
-def test_bare_text_for_clients_that_ask_for_it(make_client):
     response = post(make_client(), "text/plain", prompt="Say ", echo=True, max_tokens=2)
     assert response.get_data(as_text=True) == "Say 0 1 "
 
@@ -148,8 +145,7 @@ def test_one_failed_choice_ends_the_response_and_cancels_the_others(make_client)
         return (fails("0 ") if job.identifier.endswith("-0") else count)(job)
 
     client = make_client(ScriptedBackend(script))
-    response = client.post(URL, json={"prompt": "x", "n": 2, "max_tokens": 2000})
-    assert response.status_code == 500
+    assert client.post(URL, json={"prompt": "x", "n": 2, "max_tokens": 2000}).status_code == 500
     wait_until_empty(client)
     assert not client.backend.active
 

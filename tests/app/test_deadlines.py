@@ -116,15 +116,13 @@ def test_a_deadline_also_holds_while_tokens_come(make_client):
     error = bodies[-1]["error"]
     assert error["code"] == "total_timeout"
     assert error["usage"]["completion_tokens"] == len(bodies) - 1 > 5
-    response = client.post(URL, json={**LONG, "timeout": 0.3})
-    assert response.status_code == 408
+    assert client.post(URL, json={**LONG, "timeout": 0.3}).status_code == 408
     wait_until_empty(client)
 
 
 def test_deadlines_that_are_met_do_not_come_back(make_client):
     client = make_client(ScriptedBackend(ticking), queue_timeout=1, first_token_timeout=1)
-    response = client.post(URL, json={**LONG, "timeout": 2})
-    assert response.json["error"]["code"] == "total_timeout"
+    assert client.post(URL, json={**LONG, "timeout": 2}).json["error"]["code"] == "total_timeout"
     wait_until_empty(client)
 
 
@@ -140,8 +138,7 @@ def test_a_job_that_computes_its_prompt_has_met_its_queues_deadline(make_client)
 
     timer = threading.Timer(1.5, is_late.set)
     none = {"first_token_timeout": 0, "total_timeout": 0}
-    client = make_client(ScriptedBackend(script), queue_timeout=0.5, **none)
-    response = client.post(URL, json=LONG)
+    response = make_client(ScriptedBackend(script), queue_timeout=0.5, **none).post(URL, json=LONG)
     timer.join()
     assert response.status_code == 200, response.json
 

@@ -67,8 +67,7 @@ def test_a_full_server_answers_429_with_retry_after(make_client, gate):
 def test_a_server_that_loads_answers_503_with_retry_after(make_client):
     backend = ScriptedBackend()
     backend.opening.clear()
-    client = make_client(backend, wait=False)
-    response = client.post(COMPLETIONS, json={"prompt": "x"})
+    response = make_client(backend, wait=False).post(COMPLETIONS, json={"prompt": "x"})
     assert error_of(response, 503)["message"] == "model scripted is loading"
     assert "Retry-After" in response.headers
     backend.opening.set()

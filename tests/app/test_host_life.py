@@ -43,21 +43,6 @@ LOOKED_AT = (
 )
 
 
-@pytest.fixture
-def make_host(model_path):
-    """A Flask application with the extension, which is closed in the end."""
-    made = []
-
-    def make(app=None, **settings):
-        app = app or flask.Flask("host")
-        made.append(Switchyard(app, model=model_path, **settings))
-        return app, made[-1]
-
-    yield make
-    for switchyard in made:
-        switchyard.close(drain=0)
-
-
 def test_a_second_extension_is_refused_and_the_first_goes_on(make_host, model_path):
     app, first = make_host()
     with pytest.raises(RuntimeError, match="already has Switchyard"):
@@ -100,16 +85,6 @@ def cancelled(make_host, monkeypatch):
     model, found = switchyard.models.get(), queue.SimpleQueue()
     monkeypatch.setattr(model, "_cancel", lambda i: found.put(i) or model._link.send(Cancel(i)))
     return switchyard, found
-
-
-def test_a_stream_that_is_dropped_is_cancelled(cancelled):
-    switchyard, found = cancelled
-    stream = switchyard.stream("x", **ENDLESS)
-    next(stream)
-    [job] = switchyard.models.get().jobs()
-    del stream
-    gc.collect()
-    assert found.get(timeout=20) == job.identifier  # by another thread
 
 
 @pytest.mark.parametrize("is_by_with", [True, False])

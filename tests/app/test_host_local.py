@@ -5,10 +5,9 @@ import fcntl
 import sqlite3
 import threading
 
-import flask
 import pytest
 
-from switchyard.app import BadRequest, Switchyard
+from switchyard.app import BadRequest
 from switchyard.app.host.tables import TABLES
 from switchyard.app.services import KEY
 from switchyard.testing import fake
@@ -16,28 +15,14 @@ from tests.engine.models.asked import wait_for
 from tests.operations.conftest import KeysFile, entry
 from tests.scripted import ScriptedBackend
 
-UPGRADE = {
-    "Connection": "Upgrade",
-    "Upgrade": "websocket",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
-}
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+UPGRADE["Sec-WebSocket-Key"] = "x3JJHMbDL1EzLkh9GBhXDw=="
 
 
-@pytest.fixture
-def make_host(model_path, open_models):
-    """A Flask application with the extension over scripted backends, closed in the end."""
-    made = []
-
-    def make(**settings):
-        settings = {"model": model_path, **settings} if "models" not in settings else settings
-        made.append(Switchyard(flask.Flask("host"), **settings))
-        return made[-1]._app, made[-1]
-
+@pytest.fixture(autouse=True)
+def scripted(open_models):
+    """No model is a real one."""
     open_models()
-    yield make
-    for switchyard in made:
-        switchyard.close(drain=0)
 
 
 @pytest.fixture

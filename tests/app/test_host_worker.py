@@ -48,36 +48,30 @@ def warnings_of(caplog):
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_workers", "said"),
-    [(SyncWorker, 4, [SYNC]), (ThreadWorker, 4, []), (ThreadWorker, 1, [])],
+    ("kind", "num_workers", "of_any", "of_its_own"),
+    [
+        (SyncWorker, 4, [SYNC], [SYNC, "each of 4 worker processes", OF_ITSELF]),
+        (SyncWorker, 1, [SYNC], [SYNC]),
+        (ThreadWorker, 4, [], [OF_ITSELF]),
+        (ThreadWorker, 1, [], []),
+    ],
 )
-def test_in_client_mode_the_sync_worker_is_told_once(run_by, caplog, kind, num_workers, said):
+def test_what_a_worker_is_not_made_for_is_told_once(
+    run_by, caplog, model_path, kind, num_workers, of_any, of_its_own
+):
     run_by(kind, num_workers)
     hosts = [Switchyard(flask.Flask("host"), url="http://127.0.0.1:1") for _ in range(2)]
-    for host in hosts * 2:
+    for host in hosts * 2:  # in client mode
         with pytest.raises(engine.Dead):
             host.generate("x")
     found = warnings_of(caplog)
-    assert len(found) == len(said) and all(map(str.__contains__, found, said))
-
-
-@pytest.mark.parametrize(
-    ("kind", "num_workers", "said"),
-    [
-        (SyncWorker, 4, [SYNC, "each of 4 worker processes", OF_ITSELF]),
-        (SyncWorker, 1, [SYNC]),
-        (ThreadWorker, 4, [OF_ITSELF]),
-        (ThreadWorker, 1, []),
-    ],
-)
-def test_models_of_its_own_are_several_with_several_workers(
-    run_by, caplog, model_path, kind, num_workers, said
-):
-    run_by(kind, num_workers)
+    assert len(found) == len(of_any) and all(map(str.__contains__, found, of_any))
+    caplog.clear()
+    worker._warn.cache_clear()
     Switchyard(flask.Flask("host"), model=model_path)
     found = warnings_of(caplog)
-    assert len(found) == bool(said)
-    assert all(part in found[0] for part in said)
+    assert len(found) == bool(of_its_own)
+    assert all(part in found[0] for part in of_its_own)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ def test_no_browser_sends_a_request_without_a_host_or_over_a_unix_socket(make_cl
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/no/such/path", "/openapi.json"])
 def test_on_loopback_a_foreign_name_is_refused_and_told_the_setting(make_client, path):
-    client = make_client()
-    response = client.get(path, headers={"Host": f"{EVIL}:8000"})
+    response = make_client().get(path, headers={"Host": f"{EVIL}:8000"})
     assert response.status_code == 403
     message = response.json["error"]["message"]
     assert "allowed_hosts" in message and f"'{EVIL}'" in message

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,24 +29,21 @@ MESSAGES = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
 def hold(monkeypatch):
     """Keep requests in the state in which they have a key and no job yet."""
 
-    class Hold:
-        def __init__(self, client):
-            self.is_over = threading.Event()
-            self.arrived = threading.Semaphore(0)
-            self.error = None
-            model = client.models.get()
-            self._check_room = model.check_room
-            monkeypatch.setattr(model, "check_room", self.check_room)
+    def hold(client):
+        model = client.models.get()
+        held = SimpleNamespace(is_over=threading.Event(), arrived=threading.Semaphore(0), errors=[])
 
-        def check_room(self, *args):
-            self.arrived.release()
-            assert self.is_over.wait(20)
-            if self.error is not None:
-                error, self.error = self.error, None
-                raise error
-            self._check_room(*args)
+        def check(*args, check_room=model.check_room):
+            held.arrived.release()
+            assert held.is_over.wait(20)
+            if held.errors:
+                raise held.errors.pop()
+            check_room(*args)
 
-    return Hold
+        monkeypatch.setattr(model, "check_room", check)
+        return held
+
+    return hold
 
 
 @pytest.mark.parametrize("body", [ASKED, STREAMED])
@@ -121,7 +119,7 @@ def test_what_was_refused_may_be_asked_again(make_client, ask, hold):
     """Also by one that has come meanwhile, and waits for what becomes of the first."""
     client = make_client()
     held = hold(client)
-    held.error = engine.Full("no room", 1.0)
+    held.errors.append(engine.Full("no room", 1.0))
     answers = [ask(client, ASKED, headers=KEY)]
     assert held.arrived.acquire(timeout=20)
     answers.append(ask(client, ASKED, headers=KEY))

@@ -180,8 +180,7 @@ def test_a_stream_is_of_one_text(make_client):
 
 
 def test_a_stream_that_fails_ends_with_an_error(make_client):
-    client = make_client(ScriptedBackend(fails("x")))
-    text = client.post(STREAM, json={"prompt": "x"}).text
+    text = make_client(ScriptedBackend(fails("x"))).post(STREAM, json={"prompt": "x"}).text
     names = [line for line in text.splitlines() if line.startswith("event: ")]
     assert names == ["event: message", "event: error"]
 
