@@ -13,7 +13,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from switchyard import engine
-from switchyard.app import Settings, Switchyard, create_app
+from switchyard.app import Settings, Switchyard, blueprint, create_app
 from switchyard.app.delivery import sender
 from switchyard.app.host.tables import TABLES
 from switchyard.engine.config import ModelConfig
@@ -22,7 +22,7 @@ from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.gunicorn import OverGunicorn
 from tests.conftest import DEMO
 from tests.contract import Witness
-from tests.scripted import Gate, ScriptedBackend
+from tests.scripted import Gate, ScriptedBackend, says
 
 
 def pytest_generate_tests(metafunc):
@@ -102,6 +102,66 @@ def make_host(model_path):
     yield make
     for switchyard in made:
         switchyard.close(drain=0)
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client(ScriptedBackend())
+
+
+@pytest.fixture
+def loading(make_client):
+    """Makes clients of a model that loads until the end of the test, or of `backend.opening`."""
+    backend = ScriptedBackend()
+    backend.opening.clear()
+    yield lambda **more: make_client(backend, wait=False, **more)
+    backend.opening.set()
+
+
+class Opened:
+    """What an application has opened, by name."""
+
+    def __init__(self, backends):
+        self.backends = {}
+        self.next = dict(backends)
+
+    def open(self, config):
+        return engine.Engine(config, lambda d: EngineThread(config, lambda: self._load(config), d))
+
+    def _load(self, config):
+        backend = self.next.pop(config.name, None)
+        backend = backend or ScriptedBackend(says(f"{config.name}-{config.max_pending}"))
+        self.backends.setdefault(config.name, []).append(backend)
+        return backend
+
+
+@pytest.fixture
+def serve(model_path, tmp_path):
+    """A client of an application over scripted models: two of a table, one of `models_dir`."""
+    clients = []
+    shutil.copytree(model_path, tmp_path / "models" / "third")
+
+    def serve(backends=(), **more):
+        tables = [
+            {"model": model_path, "name": "first", "aliases": ["chat"]},
+            {"model": model_path, "name": "second", "load": "demand"},
+        ]
+        settings = Settings(models=tables, models_dir=str(tmp_path / "models"), **more)
+        opened = Opened(backends)
+        models = blueprint.open_models(settings, open=opened.open)
+        models.start()
+        assert models.wait_until_loaded(20)
+        client = create_app(settings, models).test_client()
+        client.models, client.opened = models, opened
+        clients.append(client)
+        return client
+
+    yield serve
+    for client in clients:
+        for backends in client.opened.backends.values():
+            for backend in backends:
+                backend.opening.set()
+        assert client.models.close(timeout=20)
 
 
 @pytest.fixture

@@ -3,14 +3,11 @@
 from switchyard.app import leases
 from switchyard.app.http.gate import LARGE
 from switchyard.app.services import KEY
-from tests.app.test_lifecycle import make
 from tests.scripted import ScriptedBackend
 
-__all__ = ["make"]
 
-
-def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(make):
-    client = make()
+def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(serve):
+    client = serve()
     gate = client.application.extensions[KEY].gate
     entered, inside, enter = [], [], gate.enter
     gate.enter = lambda size, check: entered.append(size) or enter(size, check)
@@ -24,26 +21,26 @@ def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(m
     assert inside and set(inside) == {1} and gate.num_inside == 0
 
 
-def test_a_wait_for_a_load_has_the_deadline_of_the_queue(make):
+def test_a_wait_for_a_load_has_the_deadline_of_the_queue(serve):
     backend = ScriptedBackend()
     backend.opening.clear()
-    client = make({"second": backend}, queue_timeout=0.2, load_wait=2)
+    client = serve({"second": backend}, queue_timeout=0.2, load_wait=2)
     response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
     assert response.status_code == 408
     assert response.json["error"]["code"] == "queue_timeout"
     assert "usage" not in response.json["error"]  # nothing was used
 
 
-def test_a_wait_for_a_load_ends_when_the_setting_says(make):
+def test_a_wait_for_a_load_ends_when_the_setting_says(serve):
     backend = ScriptedBackend()
     backend.opening.clear()
-    client = make({"second": backend}, load_wait=0.1, queue_timeout=3)
+    client = serve({"second": backend}, load_wait=0.1, queue_timeout=3)
     response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
     assert (response.status_code, response.json["error"]["code"]) == (503, "overloaded")
 
 
-def test_no_lease_is_left_behind_any_end_of_a_request(make):
-    client = make()
+def test_no_lease_is_left_behind_any_end_of_a_request(serve):
+    client = serve()
     for body, status in (
         ({"prompt": "x"}, 200),
         ({"prompt": "x" * 90000}, 400),
@@ -59,8 +56,8 @@ def test_no_lease_is_left_behind_any_end_of_a_request(make):
         assert client.models.status("first").num_leases == 0
 
 
-def test_a_request_leases_a_model_once_however_often_it_asks(make):
-    client = make()
+def test_a_request_leases_a_model_once_however_often_it_asks(serve):
+    client = serve()
     with client.application.test_request_context():
         assert leases.model_of("first") is leases.model_of("first")
         assert client.models.status("first").num_leases == 1
@@ -68,8 +65,8 @@ def test_a_request_leases_a_model_once_however_often_it_asks(make):
         assert client.models.status("first").num_leases == 0
 
 
-def test_a_request_that_asks_for_two_models_leases_and_releases_both(make):
-    client = make()
+def test_a_request_that_asks_for_two_models_leases_and_releases_both(serve):
+    client = serve()
     names = "first", "second"
     with client.application.test_request_context():
         for expected in (1, 0, 1):  # a message of a connection may follow a release

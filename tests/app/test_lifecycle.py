@@ -1,79 +1,26 @@
 """Models that operators load, unload and swap: our routes, llama.cpp's and TabbyAPI's."""
 
 import json
-import shutil
 import threading
 import time
 
 import pytest
 
 from switchyard import engine
-from switchyard.app import create_app
-from switchyard.app.blueprint import open_models
-from switchyard.app.config import Settings
 from switchyard.app.routes import router
-from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory import gpus
-from tests.scripted import Gate, ScriptedBackend, says, ticking
+from tests.scripted import ScriptedBackend, says, ticking
 
-LOCAL = {"REMOTE_ADDR": "127.0.0.1"}
 ABROAD = {"REMOTE_ADDR": "10.1.2.3"}
 
 
-class Opened:
-    """What an application has opened, by name."""
-
-    def __init__(self):
-        self.backends = {}
-        self.next = {}
-
-    def open(self, config):
-        return engine.Engine(config, lambda d: EngineThread(config, lambda: self._load(config), d))
-
-    def _load(self, config):
-        backend = self.next.pop(config.name, None)
-        backend = backend or ScriptedBackend(says(f"{config.name}-{config.max_pending}"))
-        self.backends.setdefault(config.name, []).append(backend)
-        return backend
-
-
-@pytest.fixture
-def make(model_path, tmp_path):
-    """A client of an application over scripted models: two of a table, one of `models_dir`."""
-    opened = []
-    shutil.copytree(model_path, tmp_path / "models" / "third")
-
-    def make(backends=(), **more):
-        found = Opened()
-        found.next.update(backends)
-        tables = [
-            {"model": model_path, "name": "first", "aliases": ["chat"]},
-            {"model": model_path, "name": "second", "load": "demand"},
-        ]
-        settings = Settings(models=tables, models_dir=str(tmp_path / "models"), **more)
-        models = open_models(settings, open=found.open)
-        models.start()
-        assert models.wait_until_loaded(20)
-        client = create_app(settings, models).test_client()
-        client.models, client.opened = models, found
-        opened.append(client)
-        return client
-
-    yield make
-    for client in opened:
-        for backends in client.opened.backends.values():
-            for backend in backends:
-                backend.opening.set()
-        assert client.models.close(timeout=20)
-
-
-def ask(client, model=None):
+def complete(client, model=None):
     named = {} if model is None else {"model": model}
     return client.post("/v1/completions", json={"prompt": "x", "max_tokens": 8, **named})
 
 
 def text_of(client, model=None):
-    response = ask(client, model)
+    response = complete(client, model)
     assert response.status_code == 200, response.json
     return response.json["choices"][0]["text"]
 
@@ -89,36 +36,28 @@ def rows(client):
     return {row["id"]: row for row in client.get("/v1/models").json["data"]}
 
 
-def test_each_answers_by_its_name_and_alias_and_the_first_by_none(make):
-    client = make()
+def test_each_answers_by_its_name_and_alias_and_the_first_by_none(serve):
+    client = serve()
     assert text_of(client, "second") == "second-64"
     assert {text_of(client, name) for name in (None, "chat", "first")} == {"first-64"}
-    assert ask(client, "fourth").status_code == 404
+    assert complete(client, "fourth").status_code == 404
 
 
-def test_a_key_aborts_a_generation_whose_model_has_given_way(make):
-    gate = Gate()
-    client = make({"first": ScriptedBackend(ticking, gate=gate)})
+def test_a_key_aborts_a_generation_whose_model_has_given_way(serve, gate, ask):
+    client = serve({"first": ScriptedBackend(ticking, gate=gate)})
     body = {"prompt": "x", "max_length": 2000, "genkey": "one"}
-    answers = []
-
-    def generate():
-        answers.append(client.application.test_client().post("/api/v1/generate", json=body))
-
-    thread = threading.Thread(target=generate)
-    thread.start()
+    answers = ask(client, body, "/api/v1/generate")
     gate.wait_until_held()
     assert events(client.post("/admin/models/first", json={"max_pending": 32}))[-1]["way"]
     assert client.models.status("first").num_jobs == 1
     told = client.post("/api/extra/abort", json={"genkey": "one"}).json
     gate.open()
     assert told == {"success": True}
-    thread.join(20)
-    assert answers[0].json["results"][0]["finish_reason"] == "cancelled"
+    assert answers.get(timeout=20).json["results"][0]["finish_reason"] == "cancelled"
 
 
-def test_rows_say_how_models_stand(make):
-    client = make()
+def test_rows_say_how_models_stand(serve):
+    client = serve()
     found = rows(client)
     assert found["first"]["aliases"] == ["chat"]
     assert [found[name]["status"]["value"] for name in found] == ["loaded", "unloaded"]
@@ -128,8 +67,8 @@ def test_rows_say_how_models_stand(make):
     assert rows(client)["second"]["status"]["value"] == "loaded"
 
 
-def test_a_swap_answers_with_its_progress_and_changes_the_settings(make):
-    client = make()
+def test_a_swap_answers_with_its_progress_and_changes_the_settings(serve):
+    client = serve()
     told = events(client.post("/admin/models/first", json={"max_pending": 32}))
     assert told[-1]["status"] == "loaded" and told[-1]["way"] == "beside"
     assert text_of(client) == "first-32"
@@ -138,26 +77,22 @@ def test_a_swap_answers_with_its_progress_and_changes_the_settings(make):
     assert client.models.served("first").config.max_batch_size == 16
 
 
-def test_requests_at_work_end_on_the_old_one(make):
-    gate = Gate()
-    client = make({"second": ScriptedBackend(says("old"), gate=gate)})
+def test_requests_at_work_end_on_the_old_one(serve, gate, ask):
+    client = serve({"second": ScriptedBackend(says("old"), gate=gate)})
     client.models.load("second").wait(20)
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(text_of(client, "second")))
-    thread.start()
+    answers = ask(client, {"prompt": "x", "model": "second"})
     gate.wait_until_held()
     told = events(client.post("/admin/models/second", json={"max_pending": 32}))
     assert told[-1]["status"] == "loaded" and text_of(client, "second") == "second-32"
     gate.open()
-    thread.join(20)
-    assert answers == ["old"]
+    assert answers.get(timeout=20).json["choices"][0]["text"] == "old"
 
 
-def test_a_second_load_of_a_model_that_loads_is_refused(make, monkeypatch):
+def test_a_second_load_of_a_model_that_loads_is_refused(serve, monkeypatch):
     monkeypatch.setattr(router, "SOON", 0.05)
     backend = ScriptedBackend(says("late"))
     backend.opening.clear()
-    client = make({"second": backend})
+    client = serve({"second": backend})
     assert client.post("/models/load", json={"model": "second"}).json == {"success": True}
     assert rows(client)["second"]["status"]["value"] == "loading"
     for path in ("/models/load", "/admin/models/second"):
@@ -168,8 +103,8 @@ def test_a_second_load_of_a_model_that_loads_is_refused(make, monkeypatch):
     assert text_of(client, "second") == "late"
 
 
-def test_unload_is_llama_cpps_or_our_own(make):
-    client = make()
+def test_unload_is_llama_cpps_or_our_own(serve):
+    client = serve()
     assert client.post("/models/unload", json={"model": "first"}).json == {"success": True}
     assert text_of(client) == "first-64"  # by the next request
     response = client.delete("/admin/models/second?drain=1")
@@ -179,29 +114,25 @@ def test_unload_is_llama_cpps_or_our_own(make):
 
 
 @pytest.mark.parametrize("path", ["/admin/models/second", "/admin/models/third", "/models/load"])
-def test_an_unload_ends_a_load_that_is_under_way(make, path):
+def test_an_unload_ends_a_load_that_is_under_way(serve, ask, path):
     name = "third" if "third" in path else "second"
     backend = ScriptedBackend(says("late"))
     backend.opening.clear()
-    client = make({name: backend})
-    other = client.application.test_client()
-    body = {"model": name} if path == "/models/load" else {}
-    thread = threading.Thread(target=lambda: other.post(path, json=body))
-    thread.start()
+    client = serve({name: backend})
+    ask(client, {"model": name} if path == "/models/load" else {}, path)
     while name not in client.opened.backends:
         time.sleep(0.005)
     load = client.models._entries[name].load
     assert client.delete(f"/admin/models/{name}").status_code == 202
     assert rows(client)[name]["status"]["value"] == "loading"
     backend.opening.set()
-    thread.join(20)
     with pytest.raises(engine.EngineError):
         load.wait(20)
     assert rows(client)[name]["status"]["value"] == "unloaded"
 
 
-def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
-    client = make(max_batch_size=32)
+def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(serve):
+    client = serve(max_batch_size=32)
     assert "third" not in rows(client)
     assert client.post("/models/load", json={"model": "third"}).json == {"success": True}
     assert text_of(client, "third") == "third-64"
@@ -213,8 +144,8 @@ def test_a_directory_of_models_dir_is_loaded_by_its_name_alone(make):
 
 
 @pytest.mark.parametrize(("name", "named"), [("third", {}), ("other", {"model": "third"})])
-def test_settings_of_a_first_load_that_failed_are_forgotten(make, name, named):
-    client = make({name: ScriptedBackend(open_error=engine.ModelError("no weights"))})
+def test_settings_of_a_first_load_that_failed_are_forgotten(serve, name, named):
+    client = serve({name: ScriptedBackend(open_error=engine.ModelError("no weights"))})
     path = f"/admin/models/{name}"
     response = client.post(path, json={**named, "max_pending": 32, "load": "demand"})
     assert response.json["error"]["message"] == "no weights"
@@ -224,17 +155,13 @@ def test_settings_of_a_first_load_that_failed_are_forgotten(make, name, named):
     assert client.models.status(name).load == "manual"
 
 
-def test_tabby_loads_with_its_progress_and_becomes_the_default(make):
-    client = make()
+def test_tabby_loads_with_its_progress_and_becomes_the_default(serve):
+    client = serve()
     assert "third" in [card["id"] for card in client.get("/v1/model/list").json["data"]]
     body = {"name": "third", "cache_size": 4096, "cache_mode": "FP16", "max_seq_len": 1024}
     told = events(client.post("/v1/model/load", json=body))
-    assert told[-1] == {
-        "model_type": "model",
-        "module": 100,
-        "modules": 100,
-        "status": "finished",
-    }
+    end = {"model_type": "model", "module": 100, "modules": 100, "status": "finished"}
+    assert told[-1] == end
     config = client.models.served("third").config
     assert (config.cache_tokens, config.max_seq_len) == (4096, 1024)
     assert text_of(client) == "third-64"
@@ -258,15 +185,15 @@ def test_tabby_loads_with_its_progress_and_becomes_the_default(make):
         ("/models/load", {}, "model"),
     ],
 )
-def test_what_can_not_be_honoured_is_named(make, path, body, param):
-    client = make()
+def test_what_can_not_be_honoured_is_named(serve, path, body, param):
+    client = serve()
     response = client.post(path, json=body)
     assert (response.status_code, response.json["error"]["param"]) == (400, param)
     assert client.models.status("second").state == "unloaded"
 
 
-def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(make, monkeypatch):
-    client = make()
+def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(serve, monkeypatch):
+    client = serve()
     for name in ("gpus", "visible"):
         monkeypatch.setattr(gpus, name, lambda: [None] * 2)
     monkeypatch.setattr(gpus, "has_gpu", lambda: True)
@@ -278,8 +205,8 @@ def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(make, monkeypatch)
     assert client.models.names == ["first", "second"] and text_of(client) == "first-64"
 
 
-def test_a_load_that_fails_says_why_and_the_old_one_goes_on(make):
-    client = make()
+def test_a_load_that_fails_says_why_and_the_old_one_goes_on(serve):
+    client = serve()
     client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
     client.opened.backends["first"][0].info = None
     response = client.post("/admin/models/first", json={"way": "beside"})
@@ -289,8 +216,8 @@ def test_a_load_that_fails_says_why_and_the_old_one_goes_on(make):
     assert text_of(client) == "first-64"
 
 
-def test_an_alias_points_elsewhere_from_the_next_request_on(make):
-    client = make()
+def test_an_alias_points_elsewhere_from_the_next_request_on(serve):
+    client = serve()
     response = client.put("/admin/aliases/chat", json={"model": "second"})
     assert response.json == {"alias": "chat", "model": "second", "before": "first"}
     assert text_of(client, "chat") == "second-64"
@@ -298,16 +225,13 @@ def test_an_alias_points_elsewhere_from_the_next_request_on(make):
     assert client.put("/admin/aliases/first", json={"model": "second"}).status_code == 409
 
 
-def test_large_requests_wait_for_a_load_outside_the_gate(make):
+def test_large_requests_wait_for_a_load_outside_the_gate(serve, ask):
     backend = ScriptedBackend(says("late"))
     backend.opening.clear()
-    client = make({"second": backend})
+    client = serve({"second": backend})
     body = {"prompt": "x " * 9000, "model": "second"}
-    threads = [
-        threading.Thread(target=lambda: client.post("/v1/completions", json=body)) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
+    for _ in range(2):
+        ask(client, body)
     until = time.monotonic() + 20
     while client.models.status("second").num_waiting < 2:
         assert time.monotonic() < until
@@ -316,16 +240,14 @@ def test_large_requests_wait_for_a_load_outside_the_gate(make):
     assert response.json["error"]["code"] == "context_length_exceeded"
     assert client.models.status("second").num_waiting == 2
     backend.opening.set()
-    for thread in threads:
-        thread.join(20)
 
 
-def test_one_that_only_operators_load_says_so(make, model_path):
-    client = make()
+def test_one_that_only_operators_load_says_so(serve):
+    client = serve()
     told = events(client.post("/admin/models/second", json={"load": "manual"}))
     assert told[-1]["status"] == "loaded"
     client.models.unload("second").wait(20)
-    response = ask(client, "second")
+    response = complete(client, "second")
     assert (response.status_code, response.json["error"]["code"]) == (503, "model_unloaded")
 
 
@@ -342,18 +264,18 @@ def test_one_that_only_operators_load_says_so(make, model_path):
         ("post", "/v1/model/unload"),
     ],
 )
-def test_others_may_not(make, method, path):
-    client = make()
+def test_others_may_not(serve, method, path):
+    client = serve()
     body = {"model": "second", "name": "second"} if method in ("post", "put") else None
     response = getattr(client, method)(path, json=body, environ_base=ABROAD)
     assert response.status_code == 403
     assert client.models.status("first").state == "ready"
 
 
-def test_tabbys_load_is_the_default_though_its_client_has_left(make):
+def test_tabbys_load_is_the_default_though_its_client_has_left(serve):
     backend = ScriptedBackend(says("third"))
     backend.opening.clear()
-    client = make({"third": backend})
+    client = serve({"third": backend})
     answers = []
     body = {"name": "third"}
     thread = threading.Thread(
@@ -370,8 +292,8 @@ def test_tabbys_load_is_the_default_though_its_client_has_left(make):
     assert text_of(client) == "third"
 
 
-def test_the_crowd_that_watches_is_bounded(make):
-    client = make()
+def test_the_crowd_that_watches_is_bounded(serve):
+    client = serve()
     watching = [client.get("/models/sse", buffered=False) for _ in range(4)]
     assert [one.status_code for one in watching] == [200] * 4
     refused = client.get("/models/sse")
@@ -383,8 +305,8 @@ def test_the_crowd_that_watches_is_bounded(make):
     again.close()
 
 
-def test_changes_are_told_as_they_come(make):
-    client = make()
+def test_changes_are_told_as_they_come(serve):
+    client = serve()
     response = client.get("/models/sse", buffered=False)
     stream = iter(response.response)
     first = [json.loads(next(stream).decode().removeprefix("data: ")) for _ in range(2)]

@@ -18,9 +18,7 @@ def filling(make_client, with_tokens):
     return make_client(backend, path=with_tokens([*FIM, "<|endoftext|>"])), backend
 
 
-@pytest.mark.parameter("input_prefix")
-@pytest.mark.parameter("input_suffix")
-@pytest.mark.parameter("input_extra")
+@pytest.mark.parameter("input_prefix", "input_suffix", "input_extra")
 @pytest.mark.parameter("prompt", "/infill")
 def test_a_gap_is_filled_between_prefix_and_suffix(filling):
     client, backend = filling

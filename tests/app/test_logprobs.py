@@ -243,8 +243,7 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
     assert token["top_logprobs"][0]["token"] == f"token_id:{b}"
 
 
-@pytest.mark.parameter("logprobs", "/v1/chat/completions")
-@pytest.mark.parameter("top_logprobs", "/v1/chat/completions")
+@pytest.mark.parameter("logprobs", "top_logprobs", "/v1/chat/completions")
 def test_chat_tells_bytes_and_alternatives(make_client, ids, tokenizer):
     [a], end = ids("a"), tokenizer.token_id("<|im_end|>")
     backend = saying(("a", [scored(a, -0.25, (a, -0.25), (end, -math.inf))]))

@@ -13,10 +13,8 @@ from switchyard.app.lifecycle import loads
 from switchyard.app.lifecycle.changes import ModelChange
 from switchyard.app.services import KEY
 from tests.app.refused import error_of
-from tests.app.test_lifecycle import LOCAL, events, make, rows
+from tests.app.test_lifecycle import events, rows
 from tests.scripted import ScriptedBackend
-
-__all__ = ["make"]
 
 BATCH = {"max_batch_size": 2}
 
@@ -112,8 +110,8 @@ def test_comments_keep_the_stream_of_changes_open_one_a_heartbeat(monkeypatch):
     ("drain", "status"),
     [("0", 202), ("86400", 202), *((d, 400) for d in ("86400.1", "-0.1", "x", "", "nan", "inf"))],
 )
-def test_an_unload_takes_the_time_that_is_asked(make, drain, status, caplog):
-    client = make()
+def test_an_unload_takes_the_time_that_is_asked(serve, drain, status, caplog):
+    client = serve()
     told = []
     unload = client.models.unload
     client.models.unload = lambda name, drain=None: told.append(drain) or unload(name, drain)
@@ -142,10 +140,10 @@ def test_an_unload_takes_the_time_that_is_asked(make, drain, status, caplog):
         ("post", "/v1/model/unload", None, "unload of first"),
     ],
 )
-def test_each_change_is_in_the_audit_with_who_asked(make, caplog, method, path, body, says):
-    client = make()
+def test_each_change_is_in_the_audit_with_who_asked(serve, caplog, method, path, body, says):
+    client = serve()
     with caplog.at_level(logging.WARNING, "switchyard.audit"):
-        response = getattr(client, method)(path, json=body, environ_base=LOCAL)
+        response = getattr(client, method)(path, json=body)
         response.get_data()
     lines = [r.getMessage() for r in caplog.records if r.name == "switchyard.audit"]
     assert lines == [f"address:127.0.0.1: {says}"]
@@ -156,8 +154,8 @@ def max_jobs(client):
 
 
 @pytest.mark.parametrize("path", ["/admin/models/third", "/v1/model/load", "/models/load"])
-def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(make, tmp_path, path):
-    client = make()
+def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(serve, tmp_path, path):
+    client = serve()
     settings = client.application.extensions[KEY].settings
     object.__setattr__(settings, "models", settings.models[:1])  # as if the second were new
     body = {"name": "third"} if "v1" in path else {"model": "third"} if "load" in path else {}
@@ -166,8 +164,8 @@ def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(make, 
     assert "third" not in client.models.names
 
 
-def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(make):
-    client = make()
+def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(serve):
+    client = serve()
     most = max_jobs(client)
     for name in ("third", "first", "third"):  # each again, and with the most that there may be
         told = events(client.post(f"/admin/models/{name}", json={}))
@@ -192,8 +190,8 @@ def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(make):
     assert response.status_code == 400
 
 
-def test_a_draft_model_that_is_served_already_may_be_asked_for_again(make, model_path):
-    client = make()
+def test_a_draft_model_that_is_served_already_may_be_asked_for_again(serve, model_path):
+    client = serve()
     body = {"draft_model": model_path}
     assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
     assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
@@ -203,19 +201,19 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(make, model
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_batch_size", 0), ("idle_timeout", -1)])
-def test_a_wrong_setting_of_a_change_is_named(make, name, value):
-    error = error_of(make().post("/admin/models/first", json={name: value}))
+def test_a_wrong_setting_of_a_change_is_named(serve, name, value):
+    error = error_of(serve().post("/admin/models/first", json={name: value}))
     assert error["param"] == name and name in error["message"]
 
 
-def test_settings_outside_the_tables_reach_a_model_of_a_directory(make):
-    client = make(max_pending=7)
+def test_settings_outside_the_tables_reach_a_model_of_a_directory(serve):
+    client = serve(max_pending=7)
     events(client.post("/admin/models/third", json={}))
     assert client.models.served("third").config.max_pending == 7
 
 
-def test_an_unknown_model_is_told_each_name_once(make):
-    client = make()
+def test_an_unknown_model_is_told_each_name_once(serve):
+    client = serve()
     events(client.post("/admin/models/third", json={}))
     response = client.post(f"/admin/models/{'n' * 101}", json={})
     assert response.status_code == 404 and response.json["error"]["param"] == "model"
@@ -235,26 +233,26 @@ def test_an_unknown_model_is_told_each_name_once(make):
         ("/admin/aliases/a", {"model": "unknown"}, 404),
     ],
 )
-def test_an_error_names_a_few_of_many_directories(make, tmp_path, path, body, status):
-    client = make()
+def test_an_error_names_a_few_of_many_directories(serve, tmp_path, path, body, status):
+    client = serve()
     for i in range(500):
         (tmp_path / "models" / f"m{i}").mkdir()
         (tmp_path / "models" / f"m{i}" / "config.json").touch()
     send = client.put if "aliases" in path else client.post
-    response = send(path, json=body, environ_base=LOCAL)
+    response = send(path, json=body)
     message = error_of(response, status)["message"]
     assert len(message) < 250 and ("more" in message or "second" in message), message
 
 
-def test_without_models_dir_a_path_is_refused_with_no_names(make):
-    client = make()
+def test_without_models_dir_a_path_is_refused_with_no_names(serve):
+    client = serve()
     object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
     error = error_of(client.post("/admin/models/first", json={"draft_model": "/etc"}))
     assert error["message"].endswith("is not a directory of models_dir; there is: none")
 
 
-def test_directories_are_listed_once_and_to_operators_alone(make):
-    client = make()
+def test_directories_are_listed_once_and_to_operators_alone(serve):
+    client = serve()
 
     def names(**more):
         return [card["id"] for card in client.get("/v1/model/list", **more).json["data"]]
@@ -265,8 +263,8 @@ def test_directories_are_listed_once_and_to_operators_alone(make):
     assert names() == ["first", "second", "third"]
 
 
-def test_only_directories_with_a_model_are_listed(make, tmp_path):
-    client = make()
+def test_only_directories_with_a_model_are_listed(serve, tmp_path):
+    client = serve()
     (tmp_path / "models" / "empty").mkdir()
     (tmp_path / "models" / "file").touch()
     assert [*client.application.extensions[KEY].settings.directories()] == ["third"]
@@ -274,23 +272,23 @@ def test_only_directories_with_a_model_are_listed(make, tmp_path):
     assert response.status_code == 404
 
 
-def test_one_that_would_be_too_many_evicts_another(make):
-    client = make(max_loaded=2)
+def test_one_that_would_be_too_many_evicts_another(serve):
+    client = serve(max_loaded=2)
     for name in ("second", "third"):
         events(client.post(f"/admin/models/{name}", json={}))
     states = [client.models.status(name).state for name in ("first", "second", "third")]
     assert states == ["ready", "unloaded", "ready"]
 
 
-def test_a_models_template_is_read_once(make):
-    client = make()
+def test_a_models_template_is_read_once(serve):
+    client = serve()
     services = client.application.extensions[KEY]
     model = client.models.get()
     assert services.template(model) is services.template(model)
 
 
-def test_pages_may_read_what_they_need_and_ask_in_each_way(make):
-    client = make(cors_origins=["https://chat.example"])
+def test_pages_may_read_what_they_need_and_ask_in_each_way(serve):
+    client = serve(cors_origins=["https://chat.example"])
     headers = {"Origin": "https://chat.example", "Access-Control-Request-Headers": "x-a, x-b"}
     response = client.options("/v1/models", headers=headers)
     told = {name[15:]: v for name, v in response.headers if name.startswith("Access-Control-")}
@@ -305,28 +303,26 @@ def test_pages_may_read_what_they_need_and_ask_in_each_way(make):
     assert set(exposed) == set(origins.EXPOSED)
 
 
-def test_an_alias_that_no_request_could_match_is_refused(make):
-    client = make()
+def test_an_alias_that_no_request_could_match_is_refused(serve):
+    client = serve()
     for alias in ("g*t", "*-x"):
-        response = client.put(
-            f"/admin/aliases/{alias}", json={"model": "second"}, environ_base=LOCAL
-        )
+        response = client.put(f"/admin/aliases/{alias}", json={"model": "second"})
         assert response.status_code == 400
         message = f"alias: '{alias}' must be a name, with at most one *, at its end"
         assert response.json["error"]["message"] == message
     assert client.models.status("second").aliases == ()
-    response = client.put("/admin/aliases/g*", json={"model": "second"}, environ_base=LOCAL)
+    response = client.put("/admin/aliases/g*", json={"model": "second"})
     assert response.json["model"] == "second"
 
 
-def test_a_load_of_an_alias_is_told_the_models_name(make):
-    client = make()
-    response = client.post("/admin/models/chat", json={}, environ_base=LOCAL)
+def test_a_load_of_an_alias_is_told_the_models_name(serve):
+    client = serve()
+    response = client.post("/admin/models/chat", json={})
     assert (response.status_code, response.json["error"]["param"]) == (404, "model")
     assert (
         response.json["error"]["message"] == "'chat' is an alias: use the model's own name, 'first'"
     )
-    response = client.post("/admin/models/other", json={}, environ_base=LOCAL)
+    response = client.post("/admin/models/other", json={})
     assert "'other' does not exist; there is: first, second, third" in response.text
 
 
@@ -376,8 +372,8 @@ def test_what_a_change_may_set():
     }
 
 
-def test_a_directory_that_is_served_by_another_name_is_listed_once(make):
-    client = make()
+def test_a_directory_that_is_served_by_another_name_is_listed_once(serve):
+    client = serve()
     listed = client.get("/v1/model/list").json["data"]
     assert [card["id"] for card in listed] == [*rows(client), "third"]
     assert client.post("/admin/models/mine", json={"model": "third"}).status_code == 200

@@ -10,10 +10,8 @@ import pytest
 from switchyard import engine
 from switchyard.app.lifecycle.loads import value_of
 from switchyard.engine.messages import ModelInfo, ReplicaState
-from tests.app.test_lifecycle import ask, events, make, rows
+from tests.app.test_lifecycle import complete, events, rows
 from tests.scripted import ScriptedBackend
-
-__all__ = ["make"]
 
 ANTHROPICS = {"anthropic-version": "2023-06-01"}
 
@@ -23,8 +21,8 @@ def status(client, name):
     return told["value"], told["failed"], told["reason"]
 
 
-def test_a_row_tells_a_failure_while_it_lasts(make):
-    client = make()
+def test_a_row_tells_a_failure_while_it_lasts(serve):
+    client = serve()
     assert status(client, "first") == ("loaded", False, None)
     assert status(client, "second") == ("unloaded", False, None)
 
@@ -38,8 +36,8 @@ def test_a_row_tells_a_failure_while_it_lasts(make):
     assert status(client, "second") == ("loaded", False, None)
 
 
-def test_a_change_that_failed_beside_the_old_model_is_no_failure_of_that(make):
-    client = make()
+def test_a_change_that_failed_beside_the_old_model_is_no_failure_of_that(serve):
+    client = serve()
     client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
     assert client.post("/admin/models/first", json={"way": "beside"}).status_code == 409
     assert status(client, "first") == ("loaded", False, None)
@@ -70,8 +68,8 @@ def test_a_row_tells_the_context_that_is_served_and_that_of_the_files(make_clien
     assert (meta["n_vocab"], meta["cache_tokens"]) == (4096, 64 * 256)
 
 
-def test_a_replica_of_the_server_itself_has_no_address(make):
-    client = make()
+def test_a_replica_of_the_server_itself_has_no_address(serve):
+    client = serve()
     states = [ReplicaState("ready", "", 0, (), at, 7, 0, 0) for at in ("", "unix:/a")]
     client.models.get().standing.replicas = tuple(states)
     told = rows(client)["first"]["meta"]["replicas"]
@@ -98,8 +96,8 @@ def test_a_row_tells_what_serves_its_model(make_client):
     assert (row["created"], row["owned_by"]) == (int(made), "switchyard")
 
 
-def test_each_model_has_its_own_row_and_its_own_of_anthropics(make):
-    client = make()
+def test_each_model_has_its_own_row_and_its_own_of_anthropics(serve):
+    client = serve()
     for name in ("first", "second", "chat"):
         real = "first" if name == "chat" else name
         assert client.get(f"/v1/models/{name}").json == rows(client)[real]
@@ -114,17 +112,17 @@ def test_each_model_has_its_own_row_and_its_own_of_anthropics(make):
     assert (not_loaded["max_input_tokens"], not_loaded["max_tokens"]) == (None, None)
 
 
-def test_models_have_their_order_for_codex_too(make):
-    told = make().get("/v1/models").json["models"]
+def test_models_have_their_order_for_codex_too(serve):
+    told = serve().get("/v1/models").json["models"]
     assert [(one["slug"], one["priority"]) for one in told] == [("first", 0), ("second", 1)]
 
 
-def test_a_row_tells_the_fingerprint_of_the_files_that_answer(make, tmp_path):
+def test_a_row_tells_the_fingerprint_of_the_files_that_answer(serve, tmp_path):
     (tmp_path / "models" / "third" / "generation_config.json").write_text("{}")
-    client = make()
+    client = serve()
     before = rows(client)["first"]["system_fingerprint"]
-    assert ask(client, "first").json["system_fingerprint"] == before
+    assert complete(client, "first").json["system_fingerprint"] == before
     loaded = events(client.post("/admin/models/first", json={"model": "third"}))
     assert loaded[-1]["status"] == "loaded"
     after = rows(client)["first"]["system_fingerprint"]
-    assert ask(client, "first").json["system_fingerprint"] == after != before
+    assert complete(client, "first").json["system_fingerprint"] == after != before

@@ -39,11 +39,8 @@ def asked(client, path, body):
     return whole.json, parts, last
 
 
-@pytest.mark.parameter("prompt", "/api/generate")
-@pytest.mark.parameter("messages", "/api/chat")
-@pytest.mark.parameter("messages[].content", "/api/chat")
-@pytest.mark.parameter("stream", "/api/generate")
-@pytest.mark.parameter("num_predict", "/api/generate")
+@pytest.mark.parameter("prompt", "stream", "num_predict", "/api/generate")
+@pytest.mark.parameter("messages", "messages[].content", "/api/chat")
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, HELLO), (GENERATE, {"prompt": "Hello"})], ids=["chat", "generate"]
 )
@@ -61,12 +58,8 @@ def test_a_stream_is_the_whole_in_lines(make_client, path, body):
     assert ("context" in last) == (path == GENERATE)
 
 
-@pytest.mark.parameter("options", "/api/generate")
-@pytest.mark.parameter("temperature", "/api/generate")
-@pytest.mark.parameter("top_k", "/api/generate")
-@pytest.mark.parameter("top_p", "/api/generate")
-@pytest.mark.parameter("repeat_penalty", "/api/generate")
-@pytest.mark.parameter("repeat_last_n", "/api/generate")
+@pytest.mark.parameter("options", "temperature", "top_k", "top_p", "/api/generate")
+@pytest.mark.parameter("repeat_penalty", "repeat_last_n", "/api/generate")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -208,8 +201,7 @@ def test_a_stream_that_waits_shows_it_by_what_each_line_may_begin_with(make_clie
 
 
 @pytest.mark.parameter("messages[].tool_name")
-@pytest.mark.parameter("messages[].tool_call_id", "/api/chat")
-@pytest.mark.parameter("messages[].tool_calls[].id", "/api/chat")
+@pytest.mark.parameter("messages[].tool_call_id", "messages[].tool_calls[].id", "/api/chat")
 @pytest.mark.parameter("messages[].tool_calls[].function.arguments", "/api/chat")
 def test_a_call_is_told_whole_and_its_result_finds_it_by_its_name(make_client, with_template):
     told = "<tool_call>{{ tools | length }} {{ messages[1:] | tojson }}"
@@ -236,8 +228,7 @@ def test_a_call_is_told_whole_and_its_result_finds_it_by_its_name(make_client, w
     assert [r["tool_call_id"] for r in results] == ["call_2", "call_1", "mine"]
 
 
-@pytest.mark.parameter("think")
-@pytest.mark.parameter("messages[].thinking")
+@pytest.mark.parameter("think", "messages[].thinking")
 @pytest.mark.parametrize(
     ("think", "switch", "has_thoughts"),
     [(None, "", True), (True, "True", True), ("high", "True high", True), (False, "False", False)],
@@ -290,8 +281,7 @@ def test_the_form_of_the_answer(make_client):
 
 
 @pytest.mark.parameter("raw")
-@pytest.mark.parameter("system", "/api/generate")
-@pytest.mark.parameter("context", "/api/generate")
+@pytest.mark.parameter("system", "context", "/api/generate")
 def test_a_prompt_is_a_message_unless_it_is_raw(make_client):
     backend = ScriptedBackend(says("Yes."))
     client = make_client(backend)

@@ -1,6 +1,7 @@
 """The tables of docs/parameters.md: as the code has it, and each row seen by a test."""
 
 import ast
+import itertools
 import pathlib
 
 import pytest
@@ -33,8 +34,9 @@ def claims():
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parameter":
-                name, *paths = (ast.literal_eval(argument) for argument in node.args)
-                yield from [(name, path) for path in paths] or [(name, None)]
+                given = [ast.literal_eval(argument) for argument in node.args]
+                paths = [one for one in given if one.startswith("/")] or [None]
+                yield from itertools.product([one for one in given if one not in paths], paths)
 
 
 def test_each_parameter_has_a_test_that_sees_its_effect(api):

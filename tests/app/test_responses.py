@@ -148,10 +148,7 @@ def test_an_operator_cancels_a_response(make_client):
     assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
 
 
-@pytest.mark.parameter("input")
-@pytest.mark.parameter("input[].name")
-@pytest.mark.parameter("input[].arguments")
-@pytest.mark.parameter("instructions")
+@pytest.mark.parameter("input", "input[].name", "input[].arguments", "instructions")
 @pytest.mark.parameter("tools[].parameters")
 def test_items_and_tools_are_in_the_prompt(make_client):
     backend = ScriptedBackend()
@@ -206,8 +203,7 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
 
 
 @pytest.mark.parameter("metadata", "/v1/responses")
-@pytest.mark.parameter("prompt_cache_key")
-@pytest.mark.parameter("safety_identifier")
+@pytest.mark.parameter("prompt_cache_key", "safety_identifier")
 def test_what_was_asked_for_is_told_again(make_client):
     asked = {
         "instructions": "Be brief.",
@@ -252,8 +248,7 @@ def test_the_form_of_the_answer_constrains_the_job(make_client, form):
     assert body["text"]["format"] == {"type": "text"}
 
 
-@pytest.mark.parameter("reasoning")
-@pytest.mark.parameter("reasoning.effort")
+@pytest.mark.parameter("reasoning", "reasoning.effort")
 def test_the_effort_is_told_to_the_template(make_client, with_template):
     backend = ScriptedBackend()
     client = make_client(backend, path=with_template("{{ reasoning_effort }}"))

@@ -10,8 +10,7 @@ from tests.scripted import ScriptedBackend, says
 pytestmark = pytest.mark.both_ways
 
 
-@pytest.mark.parameter("tools[].strict", "/v1/responses")
-@pytest.mark.parameter("tool_choice", "/v1/responses")
+@pytest.mark.parameter("tools[].strict", "tool_choice", "/v1/responses")
 @pytest.mark.parametrize(
     ("choice", "must_call", "only"),
     [
@@ -102,9 +101,7 @@ def test_the_last_item_alone_is_incomplete_in_a_stream_too(make_client):
     assert bodies[-1]["response"]["output"] == done
 
 
-@pytest.mark.parameter("tools", "/v1/responses")
-@pytest.mark.parameter("tools[].type", "/v1/responses")
-@pytest.mark.parameter("tools[].defer_loading", "/v1/responses")
+@pytest.mark.parameter("tools", "tools[].type", "tools[].defer_loading", "/v1/responses")
 def test_functions_of_a_namespace_are_offered_and_hosted_tools_are_not(make_client):
     call = '<tool_call>{"name": "math__add", "arguments": {}}</tool_call>'
     backend = ScriptedBackend(says(call))

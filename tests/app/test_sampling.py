@@ -51,38 +51,14 @@ GIVEN = {
 }
 
 
-@pytest.mark.parameter("temperature", "/v1/completions")
-@pytest.mark.parameter("temperature_last")
-@pytest.mark.parameter("dynatemp_low")
-@pytest.mark.parameter("dynatemp_high")
-@pytest.mark.parameter("dynatemp_exponent")
-@pytest.mark.parameter("smoothing_factor")
-@pytest.mark.parameter("smoothing_curve")
-@pytest.mark.parameter("top_k", "/v1/completions")
-@pytest.mark.parameter("top_p", "/v1/completions")
-@pytest.mark.parameter("top_a")
-@pytest.mark.parameter("min_p")
-@pytest.mark.parameter("tfs")
-@pytest.mark.parameter("typical_p")
-@pytest.mark.parameter("mirostat_mode")
-@pytest.mark.parameter("mirostat_tau")
-@pytest.mark.parameter("mirostat_eta")
-@pytest.mark.parameter("xtc_probability")
-@pytest.mark.parameter("xtc_threshold")
-@pytest.mark.parameter("skew")
-@pytest.mark.parameter("repetition_penalty")
-@pytest.mark.parameter("repetition_penalty_range")
-@pytest.mark.parameter("repetition_decay")
-@pytest.mark.parameter("frequency_penalty")
-@pytest.mark.parameter("presence_penalty")
-@pytest.mark.parameter("dry_multiplier")
-@pytest.mark.parameter("dry_base")
-@pytest.mark.parameter("dry_allowed_length")
-@pytest.mark.parameter("dry_range")
-@pytest.mark.parameter("logit_bias", "/v1/completions")
-@pytest.mark.parameter("banned_token_ids")
-@pytest.mark.parameter("allowed_token_ids")
-@pytest.mark.parameter("cfg_scale")
+@pytest.mark.parameter("temperature", "top_k", "top_p", "logit_bias", "/v1/completions")
+@pytest.mark.parameter("temperature_last", "dynatemp_low", "dynatemp_high", "dynatemp_exponent")
+@pytest.mark.parameter("smoothing_factor", "smoothing_curve", "top_a", "min_p", "tfs", "typical_p")
+@pytest.mark.parameter("mirostat_mode", "mirostat_tau", "mirostat_eta", "xtc_probability")
+@pytest.mark.parameter("xtc_threshold", "skew", "repetition_penalty", "repetition_penalty_range")
+@pytest.mark.parameter("repetition_decay", "frequency_penalty", "presence_penalty")
+@pytest.mark.parameter("dry_multiplier", "dry_base", "dry_allowed_length", "dry_range")
+@pytest.mark.parameter("banned_token_ids", "allowed_token_ids", "cfg_scale")
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_a_request_says_is_what_the_engine_gets(make_client, name):
     value, more, expected = GIVEN[name]
@@ -150,12 +126,8 @@ def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
 
 
 @pytest.mark.parameter("dry_penalty_last_n", "/completion", "/api/v1/generate")
-@pytest.mark.parameter("guidance_scale")
-@pytest.mark.parameter("mirostat")
-@pytest.mark.parameter("rep_pen_range")
+@pytest.mark.parameter("guidance_scale", "mirostat", "rep_pen_range", "tfs_z", "typical")
 @pytest.mark.parameter("repeat_last_n", "/completion")
-@pytest.mark.parameter("tfs_z")
-@pytest.mark.parameter("typical")
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [

@@ -94,8 +94,7 @@ def test_tokens_of_a_text_are_its_text_again(client):
     assert decoded == {"text": "Hello there"}
 
 
-@pytest.mark.parameter("add_bos_token", "/v1/token/encode")
-@pytest.mark.parameter("encode_special_tokens", "/v1/token/encode")
+@pytest.mark.parameter("add_bos_token", "encode_special_tokens", "/v1/token/encode")
 @pytest.mark.parameter("decode_special_tokens", "/v1/token/decode")
 def test_special_tokens_count_unless_told_otherwise(client):
     tokenizer = client.models.get().tokenizer

@@ -24,8 +24,7 @@ def post(client, path, **body):
     return response.json
 
 
-@pytest.mark.parameter("content")
-@pytest.mark.parameter("tokens")
+@pytest.mark.parameter("content", "tokens")
 @pytest.mark.parametrize("text", ["Hello, world", "", "naïve 🙂\n", "x" * 20_000])
 def test_tokens_of_a_text_are_its_text_again(client, text):
     tokens = post(client, "/tokenize", content=text)["tokens"]
@@ -54,8 +53,7 @@ def test_pieces_are_text_or_bytes(client, tokenizer):
     assert post(client, "/tokenize", content="", with_pieces=True)["tokens"] == []
 
 
-@pytest.mark.parameter("add_special")
-@pytest.mark.parameter("add_special_tokens")
+@pytest.mark.parameter("add_special", "add_special_tokens")
 def test_what_begins_a_prompt_comes_once_and_if_asked(client, tokenizer):
     tokenizer._bos_ids = [tokenizer.tag_ids["<|im_start|>"]]
     [bos] = tokenizer._bos_ids

@@ -8,11 +8,11 @@ import wsproto
 from wsproto.events import Request
 from wsproto.extensions import PerMessageDeflate
 
-from tests.app.test_lifecycle import events, make
+from tests.app.test_lifecycle import events
 from tests.app.test_websocket_session import connect
 from tests.scripted import ScriptedBackend
 
-__all__ = ["connect", "make"]
+__all__ = ["connect"]
 
 URL = "/v1/stream"
 
@@ -38,8 +38,8 @@ def refused(client, ours):
     return response.status_code, response.json and response.json["error"]["code"]
 
 
-def test_a_server_that_drains_opens_no_more(make, pair):
-    client = make()
+def test_a_server_that_drains_opens_no_more(serve, pair):
+    client = serve()
     assert events(client.post("/v1/model/load", json={"name": "second"}))  # is on demand
     client.models.drain()
     pair[1].shutdown(socket.SHUT_WR)
@@ -57,8 +57,8 @@ def test_a_model_that_is_there_from_the_start_must_be_ready(make_client, pair):
         backend.opening.set()
 
 
-def test_a_model_that_is_loaded_on_demand_need_not(make, connect):
-    client = make()
+def test_a_model_that_is_loaded_on_demand_need_not(serve, connect):
+    client = serve()
     assert events(client.post("/v1/model/load", json={"name": "second"}))
     client.models.unload("second").wait(20)
     assert client.models.served().config.name == "second"
@@ -68,16 +68,16 @@ def test_a_model_that_is_loaded_on_demand_need_not(make, connect):
     assert connection.receive()["type"] == "end"
 
 
-def test_a_server_that_shows_no_socket_says_so(make):
-    response = make().get(URL, headers=handshake())
+def test_a_server_that_shows_no_socket_says_so(serve):
+    response = serve().get(URL, headers=handshake())
     assert response.status_code == 501 and "no socket" in response.json["error"]["message"]
 
 
-def test_messages_are_not_compressed(make, pair):
+def test_messages_are_not_compressed(serve, pair):
     ours, theirs = pair
     headers = handshake(extensions=[PerMessageDeflate()])
     assert "Sec-WebSocket-Extensions" in headers
     theirs.shutdown(socket.SHUT_WR)  # it leaves at once
-    make().get(URL, headers=headers, environ_overrides={"werkzeug.socket": ours})
+    serve().get(URL, headers=headers, environ_overrides={"werkzeug.socket": ours})
     answer = theirs.recv(65536)
     assert b" 101 " in answer and b"extensions" not in answer.lower()

@@ -10,11 +10,8 @@ from wsproto.events import CloseConnection
 from switchyard.app.formats.websocket import connection as websocket_connection
 from switchyard.app.formats.websocket import session
 from switchyard.engine.messages import Chunk, Finished
-from tests.app.test_lifecycle import make
 from tests.app.websocket_client import Client
 from tests.scripted import Gate, ScriptedBackend, says
-
-__all__ = ["make"]
 
 
 @pytest.fixture
@@ -37,8 +34,8 @@ def look_around(connection):
         assert connection.receive()["error"]["code"] == "unknown_id"
 
 
-def test_a_model_is_held_by_a_message_and_not_by_its_connection(make, connect):
-    client = make()
+def test_a_model_is_held_by_a_message_and_not_by_its_connection(serve, connect):
+    client = serve()
     connection = connect(client.application)
     for model in ("first", "second"):
         connection.send("generate", model, prompt="x", max_tokens=2, model=model)
@@ -58,11 +55,11 @@ class Clock:
         return self.looks[-1]
 
 
-def test_idle_time_begins_when_the_last_generation_has_ended(make, connect, monkeypatch):
+def test_idle_time_begins_when_the_last_generation_has_ended(serve, connect, monkeypatch):
     clock = Clock()
     monkeypatch.setattr("switchyard.app.formats.websocket.session.time", clock)
     gate = Gate()
-    client = make({"first": ScriptedBackend(gate=gate)}, websocket_timeout=10)
+    client = serve({"first": ScriptedBackend(gate=gate)}, websocket_timeout=10)
     connection = connect(client.application)
     connection.send("generate", 1, prompt="x", max_tokens=2)
     look_around(connection)
@@ -76,9 +73,9 @@ def test_idle_time_begins_when_the_last_generation_has_ended(make, connect, monk
     assert connection.receive()["error"]["code"] == "websocket_timeout"
 
 
-def test_the_account_ends_of_a_generation_whose_client_has_left(make):
+def test_the_account_ends_of_a_generation_whose_client_has_left(serve):
     gate = Gate()
-    client = make({"first": ScriptedBackend(gate=gate)})
+    client = serve({"first": ScriptedBackend(gate=gate)})
     connection = Client(client.application)
     connection.send("generate", 1, prompt="x", max_tokens=2)
     look_around(connection)
@@ -92,10 +89,10 @@ def test_the_account_ends_of_a_generation_whose_client_has_left(make):
     raise AssertionError("the account is still open")
 
 
-def test_generations_go_on_while_another_waits_for_its_model(make, connect):
+def test_generations_go_on_while_another_waits_for_its_model(serve, connect):
     gate, loading = Gate(), ScriptedBackend()
     loading.opening.clear()
-    client = make({"first": ScriptedBackend(gate=gate), "second": loading})
+    client = serve({"first": ScriptedBackend(gate=gate), "second": loading})
     connection = connect(client.application)
     connection.send("generate", 1, prompt="x", max_tokens=2)
     connection.send("generate", 2, prompt="x", max_tokens=2, model="second")
@@ -112,26 +109,26 @@ def test_generations_go_on_while_another_waits_for_its_model(make, connect):
 CHAT = [{"role": "user", "content": "x"}]
 
 
-def test_what_is_null_is_not_given(make, connect):
-    connection = connect(make().application)
+def test_what_is_null_is_not_given(serve, connect):
+    connection = connect(serve().application)
     connection.send("generate", 1, prompt="x", messages=None)
     assert connection.receive()["type"] == "end"
     connection.send("generate", 2, prompt=None, messages=CHAT)
     assert connection.receive()["type"] == "end"
 
 
-def test_presets_and_unknown_parameters_are_as_in_other_formats(make, connect):
+def test_presets_and_unknown_parameters_are_as_in_other_formats(serve, connect):
     backend = ScriptedBackend(says("a"))
     presets = {"calm": {"temperature": 0.3}}
-    client = make({"first": backend}, presets=presets, unknown_parameters="ignore")
+    client = serve({"first": backend}, presets=presets, unknown_parameters="ignore")
     connection = connect(client.application)
     connection.send("generate", 1, prompt="x", preset="calm", unheard=1)
     assert connection.receive()["ignored"] == "unheard"
     assert backend.enqueued[0].sampling.temperature == 0.3
 
 
-def test_thoughts_may_be_left_out(make, connect):
-    client = make({"first": ScriptedBackend(says("<think>", "hm", "</think>", "yes"))})
+def test_thoughts_may_be_left_out(serve, connect):
+    client = serve({"first": ScriptedBackend(says("<think>", "hm", "</think>", "yes"))})
     connection = connect(client.application)
     for include in (True, False):
         connection.send("generate", 1, messages=CHAT, include_reasoning=include)
@@ -143,9 +140,9 @@ def test_thoughts_may_be_left_out(make, connect):
         assert told == ("hm" if include else "")
 
 
-def test_a_tool_that_must_be_called_binds_the_answer(make, connect):
+def test_a_tool_that_must_be_called_binds_the_answer(serve, connect):
     backend = ScriptedBackend(says("a"))
-    connection = connect(make({"first": backend}).application)
+    connection = connect(serve({"first": backend}).application)
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     connection.send("generate", 1, messages=CHAT, tools=[tool], tool_choice="required")
     connection.receive()
@@ -166,8 +163,8 @@ def until_end(connection):
     raise AssertionError
 
 
-def test_a_call_of_a_tool_comes_in_pieces_and_is_the_reason_of_the_end(make, connect):
-    client = make({"first": ScriptedBackend(says("Sure.", CALL))})
+def test_a_call_of_a_tool_comes_in_pieces_and_is_the_reason_of_the_end(serve, connect):
+    client = serve({"first": ScriptedBackend(says("Sure.", CALL))})
     connection = connect(client.application)
     connection.send("generate", 1, messages=CHAT, tools=[TOOL])
     text, call, *arguments, end = until_end(connection)
@@ -179,24 +176,24 @@ def test_a_call_of_a_tool_comes_in_pieces_and_is_the_reason_of_the_end(make, con
     assert (end["type"], end["finish_reason"]) == ("end", "tool_calls")
 
 
-def test_an_answer_that_may_call_once_ends_behind_its_call(make, connect):
+def test_an_answer_that_may_call_once_ends_behind_its_call(serve, connect):
     def goes_on(job):
         yield from itertools.islice(says(CALL)(job), 2)
         while True:
             yield Chunk(job.identifier, "x", (0,))
 
-    connection = connect(make({"first": ScriptedBackend(goes_on)}).application)
+    connection = connect(serve({"first": ScriptedBackend(goes_on)}).application)
     connection.send("generate", 1, messages=CHAT, tools=[TOOL], parallel_tool_calls=False)
     end = until_end(connection)[-1]
     assert (end["type"], end["finish_reason"]) == ("end", "tool_calls")
 
 
-def test_the_end_tells_what_it_ended_at_and_the_usage(make, connect):
+def test_the_end_tells_what_it_ended_at_and_the_usage(serve, connect):
     def script(job):
         yield Chunk(job.identifier, "x", (0,))
         yield Finished(job.identifier, "stop", 9, 2, 4, stop_reason="END")
 
-    connection = connect(make({"first": ScriptedBackend(script)}).application)
+    connection = connect(serve({"first": ScriptedBackend(script)}).application)
     for asked in ({"prompt": "x"}, {"messages": CHAT}):
         connection.send("generate", "a", **asked, stop=["END"])
         assert until_end(connection)[-1] == {
@@ -215,9 +212,9 @@ def test_the_end_tells_what_it_ended_at_and_the_usage(make, connect):
 
 
 def test_a_fault_of_the_server_ends_the_connection_with_its_code(
-    make, connect, monkeypatch, caplog
+    serve, connect, monkeypatch, caplog
 ):
-    connection = connect(make().application)
+    connection = connect(serve().application)
     monkeypatch.setattr(session.Session, "_go_on", lambda self: 1 / 0)
     connection.send("cancel", 1)
     end = next(event for event in connection._events if isinstance(event, CloseConnection))
@@ -225,11 +222,11 @@ def test_a_fault_of_the_server_ends_the_connection_with_its_code(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_client_that_does_not_answer_a_closing_is_left(make, connect, monkeypatch):
+def test_a_client_that_does_not_answer_a_closing_is_left(serve, connect, monkeypatch):
     clock = Clock()
     monkeypatch.setattr("switchyard.app.formats.websocket.session.time", clock)
     monkeypatch.setattr(websocket_connection, "CLOSE_TIMEOUT", 0.05)
-    connection = connect(make(websocket_timeout=10).application)
+    connection = connect(serve(websocket_timeout=10).application)
     look_around(connection)
     clock.now += 60
     assert connection.receive_closing() == 1000
