@@ -43,12 +43,8 @@ def test_progress_is_told_as_each_client_reads_it():
     assert {one["status"] for one in told[:-1]} == {"loading"}
     assert told[-1] == {"model": "a", "status": "loaded", "way": "beside", "seconds": 1.235}
     told = [json.loads(one[6:]) for one in bodies.events_of_load(Change(0.0, 0.45678, 1.0))]
-    assert [(one["module"], one["modules"]) for one in told[:-1]] == [
-        (0, 100),
-        (45, 100),
-        (100, 100),
-    ]
-    assert {one["status"] for one in told[:-1]} == {"processing"}
+    shown = [(one["module"], one["modules"], one["status"]) for one in told[:-1]]
+    assert shown == [(number, 100, "processing") for number in (0, 45, 100)]
 
 
 class FailedChange(Change):
@@ -64,16 +60,11 @@ def test_an_error_is_the_last_that_is_told_of_a_load(events_of):
     assert len(told) == 2 and told[-1]["error"]["message"] == "no weights"
 
 
-def test_an_answer_begins_with_the_first_progress_of_a_load():
+@pytest.mark.parametrize(("timeout", "looks"), [((), 3), ((0,), 1)])
+def test_an_answer_begins_with_the_first_progress_or_when_its_wait_is_over(timeout, looks):
     change = Change(*[0.5] * 1000)
-    loads.begun(change)
-    assert change.looks == 3
-
-
-def test_the_first_progress_is_awaited_no_longer_than_asked():
-    change = Change(*[0.5] * 1000)
-    loads.begun(change, 0)
-    assert change.looks == 1
+    loads.begun(change, *timeout)
+    assert change.looks == looks
 
 
 def test_the_stream_of_changes_tells_progress_until_the_server_is_over(monkeypatch):
@@ -110,18 +101,16 @@ def test_comments_keep_the_stream_of_changes_open_one_a_heartbeat(monkeypatch):
     ("drain", "status"),
     [("0", 202), ("86400", 202), *((d, 400) for d in ("86400.1", "-0.1", "x", "", "nan", "inf"))],
 )
-def test_an_unload_takes_the_time_that_is_asked(serve, drain, status, caplog):
+def test_an_unload_takes_the_time_that_is_asked(serve, drain, status):
     client = serve()
     told = []
     unload = client.models.unload
     client.models.unload = lambda name, drain=None: told.append(drain) or unload(name, drain)
-    with caplog.at_level(logging.WARNING, "switchyard.audit"):
-        response = client.delete(f"/admin/models/first?drain={drain}")
+    response = client.delete(f"/admin/models/first?drain={drain}")
     assert response.status_code == status
     if status == 202:
         assert told == [float(drain)]
         assert response.json == {"model": "first", "status": "draining", "progress": None}
-        assert "unload of first" in caplog.text
     else:
         assert response.json["error"]["message"].startswith("drain must be")
         assert told == [] and client.models.status("first").state == "ready"
@@ -198,12 +187,6 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(serve, mode
     object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
     response = client.post("/admin/models/first", json={"draft_model": "/a/draft"})
     assert "is not a directory of models_dir" not in response.get_data(as_text=True)
-
-
-@pytest.mark.parametrize(("name", "value"), [("max_batch_size", 0), ("idle_timeout", -1)])
-def test_a_wrong_setting_of_a_change_is_named(serve, name, value):
-    error = error_of(serve().post("/admin/models/first", json={name: value}))
-    assert error["param"] == name and name in error["message"]
 
 
 def test_settings_outside_the_tables_reach_a_model_of_a_directory(serve):
@@ -329,46 +312,14 @@ def test_a_load_of_an_alias_is_told_the_models_name(serve):
 def test_what_a_change_may_set():
     """A new setting of a model is one of a change, unless it is left out. Paths are."""
     assert set(ModelChange.model_fields) == {
-        "backend",
-        "cache_mode",
-        "cache_tokens",
-        "default_frequency_penalty",
-        "default_max_tokens",
-        "default_repetition_penalty",
-        "default_stop_on_loop",
-        "device",
-        "draft_model",
-        "drain",
-        "fair_wait_factor",
-        "gpu_reserve",
-        "gpu_split",
-        "gpus",
-        "hang_exit",
-        "hang_timeout",
-        "idle_timeout",
-        "link",
-        "load",
-        "max_batch_size",
-        "max_chunk_size",
-        "max_gap_ms",
-        "max_pending",
-        "max_pending_tokens",
-        "max_priority",
-        "max_seq_len",
-        "model",
-        "ngram_draft",
-        "num_draft_tokens",
-        "products",
-        "reasoning_end",
-        "reasoning_start",
-        "replicas",
-        "rope_alpha",
-        "rope_scale",
-        "silence_timeout",
-        "tensor_parallel",
-        "tool_format",
-        "unpacked_weights",
-        "way",
+        *("backend", "cache_mode", "cache_tokens", "default_frequency_penalty"),
+        *("default_max_tokens", "default_repetition_penalty", "default_stop_on_loop", "device"),
+        *("draft_model", "drain", "fair_wait_factor", "gpu_reserve", "gpu_split", "gpus"),
+        *("hang_exit", "hang_timeout", "idle_timeout", "link", "load", "max_batch_size"),
+        *("max_chunk_size", "max_gap_ms", "max_pending", "max_pending_tokens", "max_priority"),
+        *("max_seq_len", "model", "ngram_draft", "num_draft_tokens", "products", "reasoning_end"),
+        *("reasoning_start", "replicas", "rope_alpha", "rope_scale", "silence_timeout"),
+        *("tensor_parallel", "tool_format", "unpacked_weights", "way"),
     }
 
 

@@ -60,8 +60,27 @@ def test_each_state_but_ready_is_told_with_its_reason(state):
         assert told.status_code == 503 and told.headers["Retry-After"] == "1"
         message = "Loading model" if state == "loading" else WHY[state]
         assert told.json["error"] == {"code": 503, "message": message, "type": "unavailable_error"}
-    assert client.get("/v2/health/ready").json == {"ready": False}
-    assert [client.get(path).status_code for path in ("/v2/health/ready", "/ping")] == [503, 503]
+    told = client.get("/v2/health/ready")
+    assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
+    assert told.json == {"ready": False}
+    told = client.get("/ping")
+    assert (told.status_code, told.data, told.mimetype) == (503, b"", "text/plain")
+
+
+def test_a_model_on_demand_need_not_be_ready():
+    client = client_with(model("first", "ready"), model("second", "unloaded", "demand"))
+    nim = {"object": "health.response", "message": "Service is ready.", "status": "ready"}
+    live = {**nim, "message": "Service is live.", "status": "live"}
+    for path, told in (
+        ("/health/ready", {"status": "ready", "models": {"first": "ready", "second": "unloaded"}}),
+        ("/health", {"status": "ok"}),
+        ("/v1/health/ready", nim),
+        ("/v1/health/live", live),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/health/live", {"live": True}),
+    ):
+        assert client.get(path).json == told
+    assert client.get("/ping").status_code == 200
 
 
 def test_the_progress_of_each_load_is_told_from_its_beginning():
@@ -70,12 +89,15 @@ def test_the_progress_of_each_load_is_told_from_its_beginning():
         model("second", "unloaded", "demand", progress=0.66666),
         model("third", "ready"),
     )
-    assert client.get("/health/ready").json["progress"] == {"first": 0.0, "second": 0.667}
+    told = client.get("/health/ready").json
+    assert told["progress"] == {"first": 0.0, "second": 0.667}
+    assert told["reasons"] == {"first": WHY["loading"]}
 
 
 def test_a_models_own_error_is_told_instead_of_its_states_reason():
-    client = client_with(model("first", "failed", error=engine.ModelError("no weights")))
-    assert client.get("/health/ready").json["reasons"] == {"first": "no weights"}
+    error = engine.ModelError(f"no weights for cmpl-{'a0' * 16}")  # which opens a stream
+    client = client_with(model("first", "failed", error=error))
+    assert client.get("/health/ready").json["reasons"] == {"first": "no weights for cmpl-…"}
 
 
 OWN = JobState("cmpl-1a-3", "decode", None, 5, 6, 7.00049, 8, -9, "mine", "@10.0.0.1", "c")
