@@ -9,6 +9,7 @@ from switchyard import engine
 from switchyard.app.formats.logprobs import CompletionLogprobs, TokenNames
 from switchyard.engine.messages import Chunk, Finished, PromptLogprobs, Started, TokenLogprob
 from tests.app.conftest import frames, named_events
+from tests.app.refused import error_of
 from tests.scripted import ScriptedBackend
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -52,6 +53,12 @@ def saying(*chunks, stop_token=None, prompt=()):
     return ScriptedBackend(script)
 
 
+def asked(client, url, body):
+    """The choice of the whole answer, and the bodies of the stream."""
+    [choice] = client.post(url, json=body).json["choices"]
+    return choice, frames(client.post(url, json={**body, "stream": True}))
+
+
 def merged(bodies):
     """The legacy lists of all frames of one choice, joined."""
     found = [b["choices"][0]["logprobs"] for b in bodies if b["choices"][0]["logprobs"]]
@@ -67,38 +74,30 @@ def test_a_completion_tells_tokens_alternatives_and_offsets(make_client, ids, to
         ("b", [scored(b, -math.inf, (c, -0.5), (end, -math.inf))]),
     )
     client = make_client(backend)
-    request = {"prompt": "x", "logprobs": 2}
-    [choice] = client.post(COMPLETIONS, json=request).json["choices"]
-    expected = {
+    choice, bodies = asked(client, COMPLETIONS, {"prompt": "x", "logprobs": 2})
+    more = {"c": -0.5, "<|im_end|>": -9999.0, "b": -9999.0}
+    assert choice["logprobs"] == {
         "tokens": ["a", "b"],
         "token_logprobs": [-0.25, -9999.0],
-        "top_logprobs": [
-            {"a": -0.25, "b": -2.0},
-            {"c": -0.5, "<|im_end|>": -9999.0, "b": -9999.0},
-        ],
+        "top_logprobs": [{"a": -0.25, "b": -2.0}, more],
         "text_offset": [0, 1],
     }
-    assert choice["logprobs"] == expected
-    assert [job.num_logprobs for job in backend.enqueued] == [2]
-    assert [job.prompt_logprobs for job in backend.enqueued] == [None]
-    bodies = frames(client.post(COMPLETIONS, json={**request, "stream": True}))
-    assert merged(bodies) == expected
+    assert {(job.num_logprobs, job.prompt_logprobs) for job in backend.enqueued} == {(2, None)}
+    assert merged(bodies) == choice["logprobs"]
     assert bodies[-1]["choices"][0]["logprobs"] is None
 
 
 def test_none_are_told_unless_they_are_asked_for(make_client, ids):
     client = make_client(backend := saying(("a", [scored(*ids("a"), -0.25)])))
-    [choice] = client.post(COMPLETIONS, json={"prompt": "x"}).json["choices"]
-    assert choice["logprobs"] is None
-    [choice] = client.post(CHAT, json={"messages": HELLO, "logprobs": False}).json["choices"]
-    assert choice["logprobs"] is None
-    assert [job.num_logprobs for job in backend.enqueued] == [None, None]
-
-
-def test_zero_asks_for_the_tokens_own(make_client, ids):
-    client = make_client(saying(("a", [scored(*ids("a"), -0.25)])))
-    [choice] = client.post(COMPLETIONS, json={"prompt": "x", "logprobs": 0}).json["choices"]
-    assert choice["logprobs"]["top_logprobs"] == [{"a": -0.25}]
+    own = [{"a": -0.25}]  # the token's, if no others are asked for
+    for url, body, told in (
+        (COMPLETIONS, {"prompt": "x"}, None),
+        (CHAT, {"messages": HELLO, "logprobs": False}, None),
+        (COMPLETIONS, {"prompt": "x", "logprobs": 0}, own),
+    ):
+        [choice] = client.post(url, json=body).json["choices"]
+        assert (choice["logprobs"] and choice["logprobs"]["top_logprobs"]) == told
+    assert [job.num_logprobs for job in backend.enqueued] == [None, None, 0]
 
 
 def test_bytes_that_are_no_character_are_shown_and_none_is_lost(make_client, ids):
@@ -107,20 +106,16 @@ def test_bytes_that_are_no_character_are_shown_and_none_is_lost(make_client, ids
     logprobs = [scored(a, -1.0), scored(first, -2.0), scored(second, -3.0), scored(b, -4.0)]
     backend = saying(("a", logprobs[:1]), ("", logprobs[1:2]), ("éb", logprobs[2:]))
     client = make_client(backend)
-    request = {"prompt": "x", "logprobs": 0}
-    [choice] = client.post(COMPLETIONS, json=request).json["choices"]
+    choice, bodies = asked(client, COMPLETIONS, {"prompt": "x", "logprobs": 0})
     assert choice["text"] == "aéb"
     assert choice["logprobs"]["tokens"] == ["a", r"bytes:\xc3", r"bytes:\xa9", "b"]
     assert choice["logprobs"]["text_offset"] == [0, 1, 1, 2]
-    bodies = frames(client.post(COMPLETIONS, json={**request, "stream": True}))
     assert merged(bodies) == choice["logprobs"]
 
-    request = {"messages": HELLO, "logprobs": True}
-    [choice] = client.post(CHAT, json=request).json["choices"]
+    choice, bodies = asked(client, CHAT, {"messages": HELLO, "logprobs": True})
     content = choice["logprobs"]["content"]
     assert [token["token"] for token in content] == ["a", r"\xc3", r"\xa9", "b"]
     assert bytes(x for token in content for x in token["bytes"]).decode() == "aéb"
-    bodies = frames(client.post(CHAT, json={**request, "stream": True}))
     found = [b["choices"][0]["logprobs"] for b in bodies]
     assert [token for one in found if one for token in one["content"]] == content
 
@@ -129,14 +124,15 @@ def test_a_stop_token_ends_the_logprobs_of_a_completion(make_client, ids, tokeni
     [a], end = ids("a"), tokenizer.token_id("</s>")
     backend = saying(("a", [scored(a, -0.25)]), stop_token=scored(end, -0.5))
     client = make_client(backend)
-    request = {"prompt": "x", "logprobs": 0}
-    body = client.post(COMPLETIONS, json=request).json
-    [choice] = body["choices"]
-    assert choice["text"] == "a" and body["usage"]["completion_tokens"] == 1
-    assert choice["logprobs"]["tokens"] == ["a", "</s>"]
-    assert choice["logprobs"]["token_logprobs"] == [-0.25, -0.5]
-    assert choice["logprobs"]["text_offset"] == [0, 1]
-    bodies = frames(client.post(COMPLETIONS, json={**request, "stream": True}))
+    body = {"prompt": "x", "logprobs": 0, "stream_options": {"include_usage": True}}
+    choice, [*bodies, end] = asked(client, COMPLETIONS, body)
+    assert choice["text"] == "a" and end["usage"]["completion_tokens"] == 1
+    assert choice["logprobs"] == {
+        "tokens": ["a", "</s>"],
+        "token_logprobs": [-0.25, -0.5],
+        "top_logprobs": [{"a": -0.25}, {"</s>": -0.5}],
+        "text_offset": [0, 1],
+    }
     assert merged(bodies) == choice["logprobs"]
     [choice] = client.post(CHAT, json={"messages": HELLO, "logprobs": True}).json["choices"]
     assert [token["token"] for token in choice["logprobs"]["content"]] == ["a"]
@@ -149,7 +145,7 @@ def test_echo_scores_the_prompt(make_client, ids):
     )
     client = make_client(backend)
     request = {"prompt": [x, y], "echo": True, "logprobs": 1, "max_tokens": 1}
-    [choice] = client.post(COMPLETIONS, json=request).json["choices"]
+    choice, bodies = asked(client, COMPLETIONS, request)
     assert choice["text"] == "xya"
     assert choice["logprobs"] == {
         "tokens": ["x", "y", "a"],
@@ -157,7 +153,6 @@ def test_echo_scores_the_prompt(make_client, ids):
         "top_logprobs": [None, {"x": -0.125, "y": -7.0}, {"a": -0.25}],
         "text_offset": [0, 1, 2],
     }
-    bodies = frames(client.post(COMPLETIONS, json={**request, "stream": True}))
     assert [b["choices"][0]["text"] for b in bodies] == ["xy", "a", ""]
     assert merged(bodies) == choice["logprobs"]
     assert {job.prompt_logprobs for job in backend.enqueued} == {1}
@@ -180,7 +175,6 @@ def test_offsets_fit_an_echo_that_lacks_the_space_which_its_first_token_has():
 @pytest.mark.parametrize("chosen", [1, 2, 3])
 def test_of_tokens_with_one_text_the_likeliest_is_told(chosen):
     """As of a letter and its byte, in vocabularies that have both."""
-
     likely = [(1, -0.25), (2, -2.0), (3, -3.0)]
     shown = CompletionLogprobs(names({1: b"a", 2: b"b", 3: b"a"}))
     shown.add([scored(*likely[chosen - 1], *likely)])
@@ -230,13 +224,11 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
     a, b = ids("ab")
     client = make_client(saying(("a", [scored(a, -0.25, (b, -0.125))])))
     more = {"return_tokens_as_token_ids": True}
-    request = {"prompt": "x", "logprobs": 1, **more}
-    logprobs = client.post(COMPLETIONS, json=request).json["choices"][0]["logprobs"]
-    assert logprobs["tokens"] == [f"token_id:{a}"]
-    assert logprobs["top_logprobs"] == [{f"token_id:{b}": -0.125, f"token_id:{a}": -0.25}]
-    request = {"prompt": "x", "logprobs": 0, **more}
-    logprobs = client.post(COMPLETIONS, json=request).json["choices"][0]["logprobs"]
-    assert logprobs["tokens"] == [f"token_id:{a}"]
+    top = {f"token_id:{b}": -0.125, f"token_id:{a}": -0.25}
+    for number in (1, 0):
+        request = {"prompt": "x", "logprobs": number, **more}
+        logprobs = client.post(COMPLETIONS, json=request).json["choices"][0]["logprobs"]
+        assert (logprobs["tokens"], logprobs["top_logprobs"]) == ([f"token_id:{a}"], [top])
     request = {"messages": HELLO, "logprobs": True, "top_logprobs": 1, **more}
     [token] = client.post(CHAT, json=request).json["choices"][0]["logprobs"]["content"]
     assert (token["token"], token["bytes"]) == (f"token_id:{a}", [ord("a")])
@@ -247,17 +239,15 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
 def test_chat_tells_bytes_and_alternatives(make_client, ids, tokenizer):
     [a], end = ids("a"), tokenizer.token_id("<|im_end|>")
     backend = saying(("a", [scored(a, -0.25, (a, -0.25), (end, -math.inf))]))
-    request = {"messages": HELLO, "logprobs": True, "top_logprobs": 2}
     client = make_client(backend)
-    [choice] = client.post(CHAT, json=request).json["choices"]
+    request = {"messages": HELLO, "logprobs": True, "top_logprobs": 2}
+    choice, bodies = asked(client, CHAT, request)
     token = {"token": "a", "logprob": -0.25, "bytes": [97]}
     stop = {"token": "<|im_end|>", "logprob": -9999.0, "bytes": None}
     expected = {"content": [{**token, "top_logprobs": [token, stop]}], "refusal": None}
     assert choice["logprobs"] == expected
-    bodies = frames(client.post(CHAT, json={**request, "stream": True}))
     assert [b["choices"][0]["logprobs"] for b in bodies] == [None, expected, None]
-    request = {"messages": HELLO, "logprobs": True}
-    [choice] = client.post(CHAT, json=request).json["choices"]
+    client.post(CHAT, json={"messages": HELLO, "logprobs": True})
     assert [job.num_logprobs for job in backend.enqueued] == [2, 2, 0]
 
 
@@ -267,23 +257,12 @@ def test_thoughts_and_calls_of_tools_have_logprobs_as_text_has(make_client, ids)
     backend = saying(*[(text, [token]) for text, token in zip(whole, tokens, strict=True)])
     tool = {"type": "function", "function": {"name": "f"}}
     request = {"messages": HELLO, "logprobs": True, "tools": [tool]}
-    client = make_client(backend)
-    [choice] = client.post(CHAT, json=request).json["choices"]
+    choice, bodies = asked(make_client(backend), CHAT, request)
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert "".join(token["token"] for token in choice["logprobs"]["content"]) == whole
-    bodies = frames(client.post(CHAT, json={**request, "stream": True}))
     found = [b["choices"][0]["logprobs"] for b in bodies if b["choices"][0]["logprobs"]]
     told = [token for one in found for token in one["content"]]
     assert told == choice["logprobs"]["content"]
-
-
-def test_bare_text_has_no_room_for_logprobs(make_client):
-    response = make_client(ScriptedBackend()).post(
-        COMPLETIONS,
-        json={"prompt": "x", "logprobs": 0, "stream": True},
-        headers={"Accept": "text/plain"},
-    )
-    assert response.status_code == 400 and response.json["error"]["param"] == "logprobs"
 
 
 @pytest.mark.parameter("best_of")
@@ -384,11 +363,7 @@ def test_a_prompt_s_tokens_are_told_by_vllms_names(make_client, ids):
         return {str(i): dict(zip(names, rest, strict=True)) for i, *rest in tokens}
 
     most, second, own = (x, "x", -0.125, 1), (a, "a", -2.0, 2), (y, "y", -7.0, None)
-    expected = [
-        None,
-        told(own, most, second),
-        told(second, (x, "x", -1.0, 1)),
-    ]
+    expected = [None, told(own, most, second), told(second, (x, "x", -1.0, 1))]
     request = {"prompt": [x, y, a], "n": 2, "prompt_logprobs": 2, "max_tokens": 1}
     choices = client.post(COMPLETIONS, json=request).json["choices"]
     assert [choice["prompt_logprobs"] for choice in choices] == [expected] * 2
@@ -413,9 +388,7 @@ def test_an_echo_and_prompt_logprobs_each_have_their_own_number(make_client, ids
 
 
 @pytest.mark.parametrize("more", [{"stream": True}, {"prompt_logprobs": 21}])
-def test_prompt_logprobs_that_cannot_be_told_are_refused(make_client, more):
-    client = make_client(ScriptedBackend())
+def test_prompt_logprobs_that_cannot_be_told_are_refused(client, more):
     for url, body in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": HELLO})):
-        response = client.post(url, json={**body, "prompt_logprobs": 1, **more})
-        assert response.status_code == 400
-        assert response.json["error"]["param"] == "prompt_logprobs"
+        error = error_of(client.post(url, json={**body, "prompt_logprobs": 1, **more}))
+        assert error["param"] == "prompt_logprobs"
