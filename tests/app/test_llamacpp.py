@@ -102,24 +102,20 @@ def in_order(jobs):
     ],
     ids=str,
 )
-def test_prompts_are_texts_or_tokens_and_each_has_an_answer(make_client, prompt, prompts):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_prompts_are_texts_or_tokens_and_each_has_an_answer(client, prompt, prompts):
     response = client.post(URL, json={"prompt": prompt, "n_predict": 2})
     tokenizer = client.models.get().tokenizer
     wanted = [tokenizer.encode(p, 9) if isinstance(p, str) else p for p in prompts]
-    assert [job.prompt for job in in_order(backend.enqueued)] == wanted
+    assert [job.prompt for job in in_order(client.backend.enqueued)] == wanted
     answers = response.json if len(prompts) > 1 else [response.json]
     assert [one["index"] for one in answers] == list(range(len(prompts)))
     assert {one["content"] for one in answers} == {"0 1 "}
 
 
-def test_texts_and_tokens_in_turns_are_one_prompt(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_texts_and_tokens_in_turns_are_one_prompt(client):
     assert client.post(URL, json={"prompt": ["x", 7, "y"]}).status_code == 200
     tokenizer = client.models.get().tokenizer
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     without = tokenizer.encode("y", 9, add_bos=False)
     assert job.prompt == (*tokenizer.encode("x", 9), 7, *without)
 
@@ -172,14 +168,12 @@ def test_an_answer_has_the_fields_that_are_asked_for(make_client):
     [[[5, 1.5], [7, 0], [" the the", False]], {"5": 1.5, "7": 0, " the the": False}],
     ids=["list", "object"],
 )
-def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(make_client, bias):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_a_bias_is_for_an_id_or_for_each_token_of_a_text(client, bias):
     response = client.post(URL, json={"prompt": "x", "logit_bias": bias})
     assert response.status_code == 200
     texts = client.models.get().tokenizer.encode(" the the", 9, add_bos=False)
     biases = {5: 1.5, 7: 0, **dict.fromkeys(texts, -100)}
-    assert dict(backend.enqueued[0].sampling.logit_bias) == biases
+    assert dict(client.backend.enqueued[0].sampling.logit_bias) == biases
     told = response.json["generation_settings"]["logit_bias"]
     assert told == [{"token": token, "bias": value} for token, value in biases.items()]
 
@@ -252,13 +246,11 @@ def test_its_names_reach_the_job(make_client):
 
 
 @pytest.mark.parameter("parse_special", "/completion")
-def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_special_tokens_in_the_prompt_count_unless_told_otherwise(client):
     token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for more in ({}, {"parse_special": False}):
         client.post(URL, json={"prompt": f"x{token}y", **more})
-    parsed, literal = [job.prompt for job in backend.enqueued]
+    parsed, literal = [job.prompt for job in client.backend.enqueued]
     assert token_id in parsed and token_id not in literal
 
 
@@ -299,8 +291,8 @@ def test_what_can_not_be_honoured_is_named(make_client, more, param):
     assert error_of(response)["param"] == param
 
 
-def test_the_document_has_what_is_honoured(make_client):
-    schemas = make_client(ScriptedBackend()).get("/openapi.json").json["components"]["schemas"]
+def test_the_document_has_what_is_honoured(client):
+    schemas = client.get("/openapi.json").json["components"]["schemas"]
     for name, good, bad in (
         ("prompt", [1, "x"], ([], [[]], [""], "", [1, ""])),
         ("logit_bias", {"x": False}, ({"x": True}, {"x": "1"}, {"x": None})),

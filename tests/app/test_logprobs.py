@@ -290,11 +290,10 @@ def test_the_best_are_those_with_the_highest_mean_logprob(make_client, ids):
     assert sorted(job.sampling.seed for job in backend.enqueued) == [3, 3, 4, 4, 5, 5, 6, 6]
 
 
-def test_best_of_one_changes_nothing(make_client):
-    backend = ScriptedBackend()
+def test_best_of_one_changes_nothing(client):
     request = {"prompt": "x", "best_of": 1, "max_tokens": 1, "stream": True}
-    assert len(frames(make_client(backend).post(COMPLETIONS, json=request))) == 2
-    assert [job.num_logprobs for job in backend.enqueued] == [None]
+    assert len(frames(client.post(COMPLETIONS, json=request))) == 2
+    assert [job.num_logprobs for job in client.backend.enqueued] == [None]
 
 
 @pytest.mark.parameter("include_stop_str_in_output")

@@ -10,15 +10,14 @@ from switchyard.server.notifier import OWN_TURN, Notifier, Pulse
 
 
 class Models:
-    """One, of that state."""
+    """Of these states."""
 
-    def __init__(self, link="thread"):
-        self.names = ["one"]
-        self.state, self.progress = "ready", None
+    def __init__(self, link="thread", progress=None, **states):
+        self.names, self.states, self.progress = [*states], states, progress
         self._served = SimpleNamespace(config=SimpleNamespace(link=link, hang_exit=180.0))
 
     def status(self, name):
-        return SimpleNamespace(name=name, state=self.state, progress=self.progress)
+        return SimpleNamespace(name=name, state=self.states[name], progress=self.progress)
 
     def served(self, name):
         return self._served
@@ -46,78 +45,54 @@ def test_systemd_may_listen_at_an_abstract_address():
         assert sock.recv(4096) == b"READY=1"
 
 
-def test_one_that_hangs_longer_than_the_server_bears_gives_no_sign_of_life(heard, notifier):
-    models, now = Models(), [1000.0]
-    pulse = Pulse(notifier, models, lambda: now[0])
+HANGS, READY = {"one": "hanging"}, {"one": "ready"}
 
-    def has_sign_after(seconds):
+
+@pytest.mark.parametrize(
+    ("models", "turns"),  # of a turn: after how many seconds, what changes, whether there is a sign
+    [
+        (
+            Models(one="ready"),
+            [
+                *[(0, {}, True), (5, HANGS, True), (180 + OWN_TURN, {}, True), (1, {}, False)],
+                *[(5, READY, True), (5, HANGS, True)],
+            ],
+        ),
+        (Models("socket", one="hanging"), [(0, {}, True), (10_000, {}, True)]),  # ends no server
+        (  # which isn't excused by another that has just begun to hang
+            Models(one="hanging", two="ready"),
+            [
+                *[(0, {}, True), (180 + OWN_TURN, {}, True), (1, {"two": "hanging"}, False)],
+                (5, READY, True),
+            ],
+        ),
+    ],
+    ids=["own", "shared", "two"],
+)
+def test_one_that_hangs_longer_than_the_server_bears_gives_no_sign_of_life(
+    heard, notifier, models, turns
+):
+    now = [1000.0]
+    pulse = Pulse(notifier, models, lambda: now[0])
+    for seconds, changed, has_sign in turns:
         now[0] += seconds
+        models.states |= changed
         pulse.beat()
-        return "WATCHDOG=1" in heard()
-
-    assert has_sign_after(0)
-    models.state = "hanging"
-    assert has_sign_after(5) and has_sign_after(180 + OWN_TURN)
-    assert not has_sign_after(1)
-    models.state = "ready"
-    assert has_sign_after(5)
-    models.state = "hanging"
-    assert has_sign_after(5)
+        assert ("WATCHDOG=1" in heard()) is has_sign
 
 
-def test_an_engine_that_others_share_ends_no_server(heard, notifier):
-    models, now = Models("socket"), [1000.0]
-    pulse = Pulse(notifier, models, lambda: now[0])
-    models.state = "hanging"
-    for _ in range(2):
-        pulse.beat()
-        assert "WATCHDOG=1" in heard()
-        now[0] += 10_000
-
-
-def test_a_load_asks_for_time_and_tells_how_far_it_is(heard, notifier):
-    models = Models()
-    models.state, models.progress = "loading", 0.4
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        (Models(one="loading", progress=0.4), "one: loading 40%"),
+        (Models(one="loading", two="ready"), "one: loading, two: ready"),
+        (Models(one="ready", two="loading"), "one: ready, two: loading"),
+    ],
+    ids=["alone", "first", "second"],
+)
+def test_all_models_are_told_and_any_that_loads_asks_for_time(heard, notifier, models, told):
     Pulse(notifier, models).beat()
-    assert heard() == ["STATUS=one: loading 40%", "EXTEND_TIMEOUT_USEC=30000000", "WATCHDOG=1"]
-
-
-class Two:
-    """Models, of these states."""
-
-    def __init__(self, **states):
-        self.names = ["one", "two"]
-        self.states = states
-
-    def status(self, name):
-        return SimpleNamespace(name=name, state=self.states[name], progress=None)
-
-    def served(self, name):
-        return SimpleNamespace(config=SimpleNamespace(link="thread", hang_exit=180.0))
-
-
-@pytest.mark.parametrize("loading", ["one", "two"])
-def test_all_models_are_told_and_any_that_loads_asks_for_time(heard, notifier, loading):
-    states = {"one": "ready", "two": "ready", loading: "loading"}
-    Pulse(notifier, Two(**states)).beat()
-    status, *more = heard()
-    assert status == f"STATUS=one: {states['one']}, two: {states['two']}"
-    assert more == ["EXTEND_TIMEOUT_USEC=30000000", "WATCHDOG=1"]
-
-
-def test_a_model_that_hangs_too_long_is_not_excused_by_one_that_has_just_begun(heard, notifier):
-    models, now = Two(one="hanging", two="ready"), [1000.0]
-    pulse = Pulse(notifier, models, lambda: now[0])
-    for seconds, states, is_alive in (
-        (0, {}, True),
-        (180 + OWN_TURN, {}, True),
-        (1, {"two": "hanging"}, False),
-        (5, {"one": "ready"}, True),
-    ):
-        now[0] += seconds
-        models.states |= states
-        pulse.beat()
-        assert ("WATCHDOG=1" in heard()) is is_alive
+    assert heard() == [f"STATUS={told}", "EXTEND_TIMEOUT_USEC=30000000", "WATCHDOG=1"]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,7 @@ SEQUENCES = pathlib.Path(__file__).parent / "bodies" / "ollama"  # each says its
 
 @pytest.mark.parameter("keep_alive")
 @pytest.mark.parametrize("path", [CHAT, GENERATE])
-def test_without_a_prompt_the_model_is_loaded_or_unloaded(make_client, path):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_without_a_prompt_the_model_is_loaded_or_unloaded(client, path):
     [loaded] = lines(client.post(path, json={"model": "scripted:latest"}))
     assert (loaded["done"], loaded["done_reason"]) == (True, "load")
     foreign = {"Origin": "http://localhost", "X-Forwarded-For": "10.0.0.1"}
@@ -29,7 +27,7 @@ def test_without_a_prompt_the_model_is_loaded_or_unloaded(make_client, path):
     assert told.headers["X-Switchyard-Ignored"] == "keep_alive"  # no key speaks for an operator
     assert client.models.served().idle_timeout == 0
     assert client.post(path, json=body).json["done_reason"] == "unload"
-    assert not backend.enqueued
+    assert not client.backend.enqueued
 
 
 @pytest.mark.one_way
@@ -42,8 +40,7 @@ def test_durations_are_as_go_writes_them(value, expected):
 
 
 @pytest.mark.parameter("stream", "/api/pull")
-def test_what_is_there_needs_no_download(make_client):
-    client = make_client(ScriptedBackend())
+def test_what_is_there_needs_no_download(client):
     assert lines(client.post("/api/pull", json={"name": "scripted:latest"})) == [
         {"status": "success"}
     ]
@@ -51,8 +48,7 @@ def test_what_is_there_needs_no_download(make_client):
     assert client.post("/api/pull", json=body).json == {"status": "success"}
 
 
-def test_models_are_listed_and_shown(make_client):
-    client = make_client(ScriptedBackend())
+def test_models_are_listed_and_shown(client):
     [listed] = client.get("/api/tags").json["models"]
     [running] = client.get("/api/ps").json["models"]
     shown = client.post("/api/show", json={"name": "scripted"}).json

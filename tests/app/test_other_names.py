@@ -10,33 +10,31 @@ from switchyard.app.chat.request import Chat
 from switchyard.app.formats.anthropic.parse import MessageRequest
 from switchyard.app.formats.openai.parse import Completion
 from switchyard.app.formats.responses.parse import ResponseRequest
-from tests.scripted import ScriptedBackend
+from tests.app.refused import error_of
 
 MESSAGES = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
 INPUT = {"input": "x", "max_output_tokens": 1}
 
 
 @pytest.mark.parametrize("url", ["/v1/completions", "/completion", "/api/v1/generate"])
-def test_a_parameter_may_stand_under_several_names(make_client, url):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_a_parameter_may_stand_under_several_names(client, url):
     body = {"prompt": "x", "rep_pen": 1.2, "repetition_penalty": 1.2, "repeat_penalty": 1.2}
     body |= {"n_predict": 3, "num_predict": 3, "stopping_strings": ["y"], "seed": -1}
     response = client.post(url, json={**body, "sampler_seed": -1, "tfs_z": 0.5, "typical": 0.5})
     assert response.status_code == 200 and "X-Switchyard-Ignored" not in response.headers
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     sampling = job.sampling
     assert (job.max_new_tokens, job.stop_strings, sampling.seed) == (3, ("y",), None)
     assert (sampling.repetition_penalty, sampling.tfs, sampling.typical_p) == (1.2, 0.5, 0.5)
-    response = client.post(url, json={**body, "repeat_penalty": 1.1})
-    assert response.status_code == 400
+    error_of(client.post(url, json={**body, "repeat_penalty": 1.1}))
     assert "repeat_penalty and rep_pen" in client.post(url, json={**body, "rep_pen": 1}).text
-    response = client.post(url, json={"prompt": "x", "n_predict": 1, "num_predict": True})
-    assert response.status_code == 400 and "num_predict" in response.json["error"]["message"]
-    response = client.post(url, json={"prompt": "x", "stopping_strings": ["a", ""]})
-    assert response.json["error"]["param"] == "stopping_strings.1"
-    response = client.post(url, json={"prompt": "x", "ban_eos_token": 1})
-    assert response.json["error"]["param"] == "ban_eos_token"
+    for name, wrong, param in (
+        ("num_predict", True, "num_predict"),
+        ("stopping_strings", ["a", ""], "stopping_strings.1"),
+        ("ban_eos_token", 1, "ban_eos_token"),
+    ):
+        error = error_of(client.post(url, json={"prompt": "x", "n_predict": 1, name: wrong}))
+        assert error["param"] == param
 
 
 CHATS = ["/v1/chat/completions", "/v1/messages"]
@@ -75,21 +73,18 @@ SENT = {
 
 @pytest.mark.parameter("custom_token_bans")
 @pytest.mark.parametrize("url", EVERYWHERE)
-def test_the_names_of_other_servers_are_known_on_every_route(make_client, url):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_the_names_of_other_servers_are_known_on_every_route(client, url):
     for name, (value, field, expected) in SENT.items():
         response = client.post(url, json={**least(url), name: value})
         assert response.status_code == 200, (name, response.text)
         told = response.headers.get("X-Switchyard-Ignored")
         assert told == (name if field is None else None), name
         if field is not None:
-            assert getattr(backend.enqueued[-1].sampling, field) == expected, name
+            assert getattr(client.backend.enqueued[-1].sampling, field) == expected, name
 
 
 @pytest.mark.parametrize("url", EVERYWHERE)
-def test_other_names_of_what_a_job_has_are_known_on_every_route(make_client, url):
-    backend = ScriptedBackend()
+def test_other_names_of_what_a_job_has_are_known_on_every_route(client, url):
     body = {name: value for name, value in least(url).items() if not name.startswith("max_")}
     body |= {"max_tokens": 9, "stop_sequence": ["y"], "min_length": 2, "ban_eos_token": True}
     body |= {"min_temp": 0.5, "max_temp": 1.5, "temp_exponent": 2, "dry_multiplier": 1}
@@ -97,9 +92,9 @@ def test_other_names_of_what_a_job_has_are_known_on_every_route(make_client, url
     body |= {"max_length": 9} if url != "/v1/messages" else {}
     if url not in ("/completion", "/api/v1/generate"):  # their own samplers are off there
         body |= {"penalty_range": 64, "repeat_last_n": 64, "repetition_range": 64}
-    response = make_client(backend).post(url, json=body)
+    response = client.post(url, json=body)
     assert response.status_code == 200, response.text
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     sampling = job.sampling
     assert (job.max_new_tokens, job.stop_strings, job.min_new_tokens) == (9, ("y",), 2)
     assert job.ignore_eos and sampling.banned_strings and sampling.dry_range == 64
@@ -107,13 +102,11 @@ def test_other_names_of_what_a_job_has_are_known_on_every_route(make_client, url
 
 
 @pytest.mark.parametrize("url", EVERYWHERE)
-def test_a_window_of_no_tokens_is_off_by_one_name_and_all_by_others(make_client, url):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_a_window_of_no_tokens_is_off_by_one_name_and_all_by_others(client, url):
     for name in ("repeat_last_n", "rep_pen_range", "repetition_range"):
         body = {**least(url), "rep_pen": 1.3, name: 0}
         assert client.post(url, json=body).status_code == 200, name
-    off, *others = (job.sampling for job in backend.enqueued)
+    off, *others = (job.sampling for job in client.backend.enqueued)
     assert off.repetition_penalty == 1
     assert {(one.repetition_penalty, one.repetition_range) for one in others} == {(1.3, -1)}
 
@@ -133,8 +126,8 @@ def test_a_window_of_no_tokens_is_off_by_one_name_and_all_by_others(make_client,
     ],
     ids=str,
 )
-def test_what_differs_or_asks_for_something_is_refused_by_its_names(make_client, url, body, names):
-    response = make_client(ScriptedBackend()).post(url, json={**least(url), **body})
+def test_what_differs_or_asks_for_something_is_refused_by_its_names(client, url, body, names):
+    response = client.post(url, json={**least(url), **body})
     assert response.status_code == 400
     assert all(name in response.text for name in names), response.text
 
@@ -147,17 +140,15 @@ def test_what_differs_or_asks_for_something_is_refused_by_its_names(make_client,
         ({"cfg_scale": 1, "negative_prompt": "bad"}, "negative_prompt"),
     ],
 )
-def test_what_has_no_effect_beside_another_parameter_is_told(make_client, url, body, told):
-    backend = ScriptedBackend()
-    response = make_client(backend).post(url, json={**least(url), **body})
+def test_what_has_no_effect_beside_another_parameter_is_told(client, url, body, told):
+    response = client.post(url, json={**least(url), **body})
     assert response.status_code == 200, response.text
     assert response.headers["X-Switchyard-Ignored"] == told
-    assert backend.enqueued[0].negative_prompt == ()
+    assert client.backend.enqueued[0].negative_prompt == ()
 
 
-def test_names_of_chats_are_known(make_client):
+def test_names_of_chats_are_known(client):
     """Whether the model has thoughts, or switches, is another question."""
-    client = make_client(ScriptedBackend())
     given = {"think": False, "enable_thinking": False, "template_vars": {}}
     response = client.post(CHATS[0], json={**MESSAGES, **given})
     assert response.status_code == 200, response.text

@@ -21,9 +21,9 @@ def server_of(client):
     return client.application.wsgi_app
 
 
-def read_and_go_on(response, held):
-    """All of it, the first part before the jobs go on."""
-    parts = iter(response.response)
+def read(client, held):
+    """All of a stream, the first part before the jobs go on."""
+    parts = iter(client.post(URL, json=STREAM).response)
     first = next(parts)
     held.set()
     return b"".join([first, *parts])
@@ -32,8 +32,7 @@ def read_and_go_on(response, held):
 def test_to_a_client_of_http_1_0_the_request_thread_writes(make_client, held):
     client = make_client(held(count))
     server_of(client).version = (1, 0)
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    *events, end = data.split(b"\n\n")
+    *events, end = read(client, held).split(b"\n\n")
     assert len(events) == 5 and all(event.startswith(b"data: ") for event in events)
     assert end == b""
 
@@ -70,44 +69,35 @@ def test_where_gunicorn_writes_in_another_way_the_request_thread_does(
         monkeypatch.setattr(gunicorn, "Response", other)
     else:
         server_of(client).make_connection = other
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    assert data.count(b"data: ") == 5
+    assert read(client, held).count(b"data: ") == 5
     assert not handed_over.acquire(blocking=False)
-
-
-def test_a_middleware_that_changes_the_body_sees_all_of_it(make_client, held):
-    client = make_client(held(count))
-    application = server_of(client).application
-
-    def loud(environ, start_response):
-        def start(status, headers, exc_info=None):
-            return start_response(status, headers, exc_info)
-
-        return Upper(application(environ, start))
-
-    server_of(client).application = loud
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    assert data.count(b'"TEXT"') == 4 and b'"text"' not in data
-
-
-def test_a_view_that_wraps_the_body_sees_all_of_it(make_client, held):
-    client = make_client(held(count))
-
-    def wrap(response):
-        response.response = (part.upper() for part in response.response)
-        return response
-
-    client.application.after_request(wrap)
-    data = read_and_go_on(client.post(URL, json=STREAM), held)
-    assert data.count(b'"TEXT"') == 4 and b'"text"' not in data
 
 
 class Upper:
     def __init__(self, parts):
         self._parts = parts
+        self.close = parts.close
 
     def __iter__(self):
         return (part.upper() for part in self._parts)
 
-    def close(self):
-        self._parts.close()
+
+@pytest.mark.parametrize("where", ["middleware", "view"])
+def test_what_wraps_the_body_sees_all_of_it(make_client, held, where):
+    client = make_client(held(count))
+    server = server_of(client)
+    application = server.application
+
+    def loud(environ, start_response):
+        return Upper(application(environ, lambda *args: start_response(*args)))
+
+    def wrap(response):
+        response.response = (part.upper() for part in response.response)
+        return response
+
+    if where == "middleware":
+        server.application = loud
+    else:
+        client.application.after_request(wrap)
+    data = read(client, held)
+    assert data.count(b'"TEXT"') == 4 and b'"text"' not in data

@@ -3,6 +3,7 @@
 import pytest
 
 from switchyard.app import SettingsError, read_settings
+from tests.app.refused import error_of
 from tests.scripted import ScriptedBackend
 
 URL = "/v1/completions"
@@ -21,70 +22,47 @@ def test_a_preset_holds_where_the_request_says_nothing(make_client):
     assert backend.enqueued[1].sampling.top_p == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "own", "expected"),
-    [
-        ("/completion", {"dry_base": 1.5}, {"dry_base": 1.5}),
-        ("/api/v1/generate", {"dry_base": 1.5}, {"dry_base": 1.5}),
-        ("/api/v1/generate", {"max_new_tokens": 3, "dry_base": 1.5}, {"dry_base": 1.5}),
-        ("/completion", {"dry_multiplier": 0, "dry_base": 0}, {"dry_multiplier": 0}),
-        ("/completion", {"dry_penalty_last_n": 0, "dry_base": 0}, {"dry_multiplier": 0}),
-    ],
-    ids=str,
-)
-def test_a_preset_turns_on_what_the_request_only_adjusts(make_client, path, own, expected):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"dry": {"dry_multiplier": 0.8, "dry_base": 1.9}})
-    response = client.post(path, json={"prompt": "x", "preset": "dry", **own})
-    assert response.status_code == 200, response.json
-    [job] = backend.enqueued
-    expected = {"dry_multiplier": 0.8, **expected}
-    assert {field: getattr(job.sampling, field) for field in expected} == expected
+DRY, DRY_ON = {"dry_multiplier": 0.8, "dry_base": 1.9}, {"dry_multiplier": 0.8, "dry_base": 1.5}
+KOBOLD, TEXTGEN = "/api/v1/generate", {"max_new_tokens": 3}
+RANGE = {"dynatemp_low": 0.5, "dynatemp_high": 1.5}
+GUIDED = {"cfg_scale": 2, "negative_prompt": "no"}
 
 
 @pytest.mark.parametrize(
-    ("preset", "own", "expected"),
+    ("preset", "path", "own", "expected"),
     [
-        (
-            {"cfg_scale": 2, "negative_prompt": "no"},
-            {"negative_prompt": "never"},
-            {"cfg_scale": 2},
-        ),
-        (
-            {"dynatemp_low": 0.5, "dynatemp_high": 1.5},
-            {"dynatemp_low": 0.7},
-            {"dynatemp_low": 0.7, "dynatemp_high": 1.5},
-        ),
+        # What the preset turns on and the request only adjusts
+        (DRY, "/completion", {"dry_base": 1.5}, DRY_ON),
+        (DRY, KOBOLD, {"dry_base": 1.5}, DRY_ON),
+        (DRY, KOBOLD, {**TEXTGEN, "dry_base": 1.5}, DRY_ON),
+        (DRY, "/completion", {"dry_multiplier": 0, "dry_base": 0}, {"dry_multiplier": 0}),
+        (DRY, "/completion", {"dry_penalty_last_n": 0, "dry_base": 0}, {"dry_multiplier": 0}),
+        # What a parameter of the request needs
+        (GUIDED, URL, {"negative_prompt": "never"}, {"cfg_scale": 2}),
+        (RANGE, URL, {"dynatemp_low": 0.7}, {**RANGE, "dynatemp_low": 0.7}),
         (
             {"repetition_penalty_range": 64},
-            {"repetition_decay": 9},
-            {"repetition_range": 64, "repetition_decay": 9},
+            *(URL, {"repetition_decay": 9}, {"repetition_range": 64, "repetition_decay": 9}),
         ),
     ],
     ids=str,
 )
-def test_what_a_parameter_needs_may_be_in_the_preset(make_client, preset, own, expected):
+def test_a_preset_and_a_request_add_up(make_client, preset, path, own, expected):
     backend = ScriptedBackend()
     client = make_client(backend, presets={"mine": preset})
-    response = client.post(URL, json={"prompt": "x", "preset": "mine", **own})
+    response = client.post(path, json={"prompt": "x", "preset": "mine", **own})
     assert response.status_code == 200, response.json
     [job] = backend.enqueued
     assert {field: getattr(job.sampling, field) for field in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (URL, {"guidance_scale": 2}),
-        ("/api/v1/generate", {"max_new_tokens": 3, "guidance_scale": 2}),
-    ],
-)
-def test_what_the_preset_lacks_as_well_is_asked_for_by_the_clients_name(make_client, path, body):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"calm": {"temperature": 0.3}})
-    response = client.post(path, json={"prompt": "x", "preset": "calm", **body})
-    assert response.status_code == 400 and not backend.enqueued
-    assert "guidance_scale and negative_prompt must be set together" in response.text
+@pytest.mark.parametrize(("path", "own"), [(URL, {}), (KOBOLD, TEXTGEN)])
+def test_what_the_preset_lacks_as_well_is_asked_for_by_the_clients_name(make_client, path, own):
+    client = make_client(ScriptedBackend(), presets={"calm": {"temperature": 0.3}})
+    body = {"prompt": "x", "preset": "calm", "guidance_scale": 2, **own}
+    error = error_of(client.post(path, json=body))
+    assert "guidance_scale and negative_prompt must be set together" in error["message"]
+    assert not client.backend.enqueued
 
 
 @pytest.mark.parametrize(

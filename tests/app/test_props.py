@@ -76,8 +76,7 @@ def test_a_model_that_loads_has_neither_yet(make_client, path):
     backend.opening.set()
 
 
-def test_the_same_is_answered_without_v1(make_client):
-    client = make_client(ScriptedBackend())
+def test_the_same_is_answered_without_v1(client):
     assert client.get("/models").json == client.get("/v1/models").json
     for path, body in ANSWERED.items():
         with_v1, without = (client.post(p, json=body).json for p in (f"/v1{path}", path))
@@ -88,8 +87,7 @@ def test_the_same_is_answered_without_v1(make_client):
         assert without == with_v1 and without["input_tokens"] > 0, path
 
 
-def test_errors_without_v1_are_in_the_format_s_words(make_client):
-    client = make_client(ScriptedBackend())
+def test_errors_without_v1_are_in_the_format_s_words(client):
     assert client.post("/messages", json={}).json["type"] == "error"
     assert client.post("/responses", json={}).json["error"]["param"] == "input"
     response = client.get("/chat/completions")
@@ -97,8 +95,8 @@ def test_errors_without_v1_are_in_the_format_s_words(make_client):
     assert client.options("/chat/completions").status_code == 200
 
 
-def test_the_document_has_each_route_once(make_client):
-    paths = make_client(ScriptedBackend()).get("/openapi.json").json["paths"]
+def test_the_document_has_each_route_once(client):
+    paths = client.get("/openapi.json").json["paths"]
     assert not paths.keys() & {"/models", *ANSWERED}
     assert {"/v1/models", *(f"/v1{path}" for path in ANSWERED)} <= paths.keys()
 

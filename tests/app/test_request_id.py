@@ -28,8 +28,7 @@ def fail(job):
         ("POST", URL, {"prompt": "x", "stream": True}, 200),
     ],
 )
-def test_every_answer_says_it(make_client, method, path, body, status):
-    client = make_client(ScriptedBackend())
+def test_every_answer_says_it(client, method, path, body, status):
     given = client.open(path, method=method, json=body, headers={HEADER: "trace-1:a/b"})
     made = client.open(path, method=method, json=body)
     assert given.status_code == made.status_code == status
@@ -39,14 +38,12 @@ def test_every_answer_says_it(make_client, method, path, body, status):
 
 
 @pytest.mark.parametrize("insane", ["", "x" * 129, "two words", "<b>", "é", 'a"b', "a;b"])
-def test_what_is_not_sane_is_replaced(make_client, insane):
-    client = make_client(ScriptedBackend())
+def test_what_is_not_sane_is_replaced(client, insane):
     response = client.get("/health/live", headers={HEADER: insane})
     assert response.headers[HEADER].startswith("req_")
 
 
-def test_the_log_says_it(make_client, caplog):
-    client = make_client(ScriptedBackend())
+def test_the_log_says_it(client, caplog):
     with caplog.at_level("DEBUG", "switchyard.app"):
         client.post(URL, json={"prompt": "x"}, headers={HEADER: "mine"})
     assert "request mine: 1 jobs" in caplog.text

@@ -23,10 +23,8 @@ THINKS_AND_CALLS = says(
 )
 
 
-def test_each_of_two_answers_in_a_row_reaches_the_template(make_client):
+def test_each_of_two_answers_in_a_row_reaches_the_template(client):
     """As agents send them: a comment, then the answer."""
-    backend = ScriptedBackend()
-    client = make_client(backend)
     history = [
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "the comment", "phase": "commentary"},
@@ -34,14 +32,14 @@ def test_each_of_two_answers_in_a_row_reaches_the_template(make_client):
         {"role": "user", "content": "v"},
     ]
     assert client.post(URL, json={**HELLO, "input": history}).status_code == 200
-    text = prompt_of(client, backend)
+    text = prompt_of(client, client.backend)
     assert 0 < text.index("the comment") < text.index("the answer")
     assert text.count("assistant\n") == 3  # those two, and the one to come
 
 
 @pytest.mark.parameter("max_output_tokens")
-def test_a_response_has_the_shape_of_the_api(make_client):
-    body = make_client(ScriptedBackend()).post(URL, json=HELLO).json
+def test_a_response_has_the_shape_of_the_api(client):
+    body = client.post(URL, json=HELLO).json
     assert body["id"].startswith("resp_") and body["object"] == "response"
     [item] = body["output"]
     assert item.pop("id").startswith("msg_")
@@ -150,9 +148,7 @@ def test_an_operator_cancels_a_response(make_client):
 
 @pytest.mark.parameter("input", "input[].name", "input[].arguments", "instructions")
 @pytest.mark.parameter("tools[].parameters")
-def test_items_and_tools_are_in_the_prompt(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_items_and_tools_are_in_the_prompt(client):
     request = {
         **HELLO,
         "instructions": "Be brief.",
@@ -180,7 +176,7 @@ def test_items_and_tools_are_in_the_prompt(make_client):
         ],
     }
     assert client.post(URL, json=request).status_code == 200
-    text = prompt_of(client, backend)
+    text = prompt_of(client, client.backend)
     assert '"description": "Adds."' in text and '"default": null' in text
     told = ["Be brief.", "What is it?", "Let me see.", '{"a": 1}', "three", "And now?"]
     assert sorted(told, key=text.index) == told
@@ -204,7 +200,7 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
 
 @pytest.mark.parameter("metadata", "/v1/responses")
 @pytest.mark.parameter("prompt_cache_key", "safety_identifier")
-def test_what_was_asked_for_is_told_again(make_client):
+def test_what_was_asked_for_is_told_again(client):
     asked = {
         "instructions": "Be brief.",
         "metadata": {"a": "b"},
@@ -225,7 +221,7 @@ def test_what_was_asked_for_is_told_again(make_client):
         "service_tier": "auto",
         "truncation": "disabled",
     }
-    body = make_client(ScriptedBackend()).post(URL, json={**HELLO, **asked, **taken}).json
+    body = client.post(URL, json={**HELLO, **asked, **taken}).json
     assert {name: body[name] for name in asked} == asked
 
 
@@ -238,11 +234,9 @@ def test_what_was_asked_for_is_told_again(make_client):
         {"type": "json_schema", "name": "pair", "schema": {"type": "object"}},
     ],
 )
-def test_the_form_of_the_answer_constrains_the_job(make_client, form):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_the_form_of_the_answer_constrains_the_job(client, form):
     body = client.post(URL, json={**HELLO, "text": {"format": form}}).json
-    assert backend.enqueued[0].constraint is not None
+    assert client.backend.enqueued[0].constraint is not None
     assert body["text"]["format"] == form
     body = client.post(URL, json={**HELLO, "text": {"format": {"type": None}}}).json
     assert body["text"]["format"] == {"type": "text"}
@@ -305,8 +299,7 @@ def test_parts_of_all_items_are_counted_together(name):
         ({"top_logprobs": 21}, "top_logprobs"),
     ],
 )
-def test_what_is_wrong_is_named(make_client, change, param):
-    backend = ScriptedBackend()
-    response = make_client(backend).post(URL, json={**HELLO, **change})
-    assert response.status_code == 400 and not backend.enqueued
+def test_what_is_wrong_is_named(client, change, param):
+    response = client.post(URL, json={**HELLO, **change})
+    assert response.status_code == 400 and not client.backend.enqueued
     assert response.json["error"]["param"] == param

@@ -266,8 +266,7 @@ def test_only_who_asked_may_ask_again(open_stream, gate):
     assert take_up(client, streamed, Authorization="Bearer mine").status_code == 200
 
 
-def test_a_server_that_keeps_no_streams_says_so(make_client):
-    client = make_client(ScriptedBackend())
+def test_a_server_that_keeps_no_streams_says_so(client):
     response = client.post(URL, json=ASKED, headers={"Last-Event-ID": "cmpl-0:1"})
     assert response.status_code == 404 and "0 seconds" in response.json["error"]["message"]
 

@@ -60,13 +60,11 @@ GIVEN = {
 @pytest.mark.parameter("dry_multiplier", "dry_base", "dry_allowed_length", "dry_range")
 @pytest.mark.parameter("banned_token_ids", "allowed_token_ids", "cfg_scale")
 @pytest.mark.parametrize("name", GIVEN)
-def test_what_a_request_says_is_what_the_engine_gets(make_client, name):
+def test_what_a_request_says_is_what_the_engine_gets(client, name):
     value, more, expected = GIVEN[name]
-    backend = ScriptedBackend()
-    client = make_client(backend)
     response = client.post(URL, json={"prompt": "x", name: value, **more})
     assert response.status_code == 200, response.json
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert {field: getattr(job.sampling, field) for field in expected} == expected
 
 
@@ -118,11 +116,10 @@ def test_what_a_request_says_is_of_the_engines_types():
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
-    backend = ScriptedBackend()
-    response = make_client(backend).post(URL, json={"prompt": "x", **body})
+def test_what_is_wrong_is_refused_by_its_name(client, body, param):
+    response = client.post(URL, json={"prompt": "x", **body})
     assert (response.status_code, response.json["error"]["param"]) == (400, param)
-    assert not backend.enqueued
+    assert not client.backend.enqueued
 
 
 @pytest.mark.parameter("dry_penalty_last_n", "/completion", "/api/v1/generate")
@@ -148,11 +145,10 @@ def test_what_is_wrong_is_refused_by_its_name(make_client, body, param):
     ],
     ids=str,
 )
-def test_other_names_reach_the_engine_too(make_client, path, body, expected):
-    backend = ScriptedBackend()
-    response = make_client(backend).post(path, json={"prompt": "x", **body})
+def test_other_names_reach_the_engine_too(client, path, body, expected):
+    response = client.post(path, json={"prompt": "x", **body})
     assert response.status_code == 200, response.json
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert {field: getattr(job.sampling, field) for field in expected} == expected
 
 
@@ -183,9 +179,9 @@ def test_the_default_penalty_has_the_requests_window(make_client, path, window):
 
 
 @pytest.mark.parametrize("path", ["/api/v1/generate", "/completion"])
-def test_false_is_no_number_of_tokens(make_client, path):
+def test_false_is_no_number_of_tokens(client, path):
     body = {"prompt": "x", "dry_multiplier": 1, "dry_penalty_last_n": False}
-    response = make_client(ScriptedBackend()).post(path, json=body)
+    response = client.post(path, json=body)
     assert response.status_code == 400
     assert "dry_penalty_last_n" in response.text
 
@@ -194,7 +190,7 @@ def test_false_is_no_number_of_tokens(make_client, path):
 
 
 @pytest.fixture
-def client(make_client, model_path):
+def generating(make_client, model_path):
     def make(logits, **settings):
         return make_client(exl2_backend(model_path, logits=logits), **settings)
 
@@ -208,33 +204,31 @@ def text(client, **body):
 
 
 @pytest.mark.parameter("banned_strings")
-def test_a_banned_string_does_not_come(client):
-    made = client(lambda t: {300: 0.0, 301: -1.0})
+def test_a_banned_string_does_not_come(generating):
+    made = generating(lambda t: {300: 0.0, 301: -1.0})
     first, second = made.models.get(None).tokenizer.pieces[300:302]
     assert text(made, prompt="x") == (first * 2).decode()
     assert text(made, prompt="x", banned_strings=[first.decode()]) == (second * 2).decode()
 
 
 @pytest.mark.parameter("token_healing")
-def test_a_prompt_is_healed(client, model_path):
+def test_a_prompt_is_healed(generating, model_path):
     word = Tokenizer(ModelDir.read(model_path)).pieces.index(b" return")
-    made = client(lambda t: {word: 5.0, 300: 6.0})
+    made = generating(lambda t: {word: 5.0, 300: 6.0})
     assert text(made, prompt="x re", max_tokens=1, token_healing=True) == "turn"
 
 
-def test_what_needs_the_tokenizer_goes_together(make_client):
-    backend = ScriptedBackend()
+def test_what_needs_the_tokenizer_goes_together(client):
     body = {"prompt": "x re", "dry_multiplier": 1, "banned_strings": ["a"], "token_healing": True}
-    client = make_client(backend)
     assert client.post(URL, json=body).status_code == 200
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert job.sampling.dry_breakers and job.sampling.banned_strings and job.healing
     assert job.prompt == client.models.get().tokenizer.encode("x", 9)
 
 
 @pytest.mark.parameter("negative_prompt")
-def test_a_negative_prompt_is_steered_away_from(client):
-    made = client(lambda t: {300: 1.0, 301: 0.9} if t != 9 else {300: 1.0, 301: -9.0})
+def test_a_negative_prompt_is_steered_away_from(generating):
+    made = generating(lambda t: {300: 1.0, 301: 0.9} if t != 9 else {300: 1.0, 301: -9.0})
     plain = text(made, prompt=[5, 6], max_tokens=1)
     tokenizer = made.models.get(None).tokenizer
     negative = tokenizer.decode([9])
@@ -243,8 +237,8 @@ def test_a_negative_prompt_is_steered_away_from(client):
 
 
 @pytest.mark.parameter("dry_sequence_breakers")
-def test_nothing_is_repeated_across_a_breaker(client):
-    made = client(chain(300, 301, 302, 303, 300))
+def test_nothing_is_repeated_across_a_breaker(generating):
+    made = generating(chain(300, 301, 302, 303, 300))
     breakers = [made.models.get(None).tokenizer.pieces[i].decode() for i in (301, 303)]
     loop = {"prompt": [300], "max_tokens": 12, "dry_multiplier": 60}
     assert text(made, **loop, dry_sequence_breakers=breakers) == text(
@@ -261,22 +255,19 @@ FILTERS |= {"skew": 0.5, "xtc_probability": 0.5}
 
 
 @pytest.mark.parametrize("url", ["/v1/completions", "/v1/chat/completions"])
-def test_mirostat_takes_the_place_of_filters_and_tells_them(make_client, url):
+def test_mirostat_takes_the_place_of_filters_and_tells_them(client, url):
     """As KoboldAI Lite and SillyTavern send them, whatever their user has chosen."""
-    backend = ScriptedBackend()
     asked = {"messages": [{"role": "user", "content": "x"}]} if "chat" in url else {"prompt": "x"}
-    client = make_client(backend)
     for more in ({}, {**FILTERS, "top_k": -1}, FILTERS):
         response = client.post(url, json={**asked, "mirostat_mode": 2, "seed": 5, **more})
         told = response.headers.get("x-switchyard-ignored", "")
         expected = {name for name, value in more.items() if value != -1}  # -1: off
         assert set(filter(None, told.split(","))) == expected
-    plain, *filtered = (job.sampling for job in backend.enqueued)
+    plain, *filtered = (job.sampling for job in client.backend.enqueued)
     assert [plain, plain] == filtered and plain.mirostat
 
 
-def test_mirostat_may_have_a_dynamic_temperature_in_place_of_one(make_client):
-    backend = ScriptedBackend()
+def test_mirostat_may_have_a_dynamic_temperature_in_place_of_one(client):
     body = {"mirostat_mode": 2, "temperature": 0, "dynatemp_low": 0.5, "dynatemp_high": 1.5}
-    response = make_client(backend).post("/v1/completions", json={"prompt": "x", **body})
+    response = client.post("/v1/completions", json={"prompt": "x", **body})
     assert response.status_code == 200, response.json

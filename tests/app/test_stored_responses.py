@@ -58,8 +58,7 @@ def test_a_response_continues_another_as_if_all_had_been_sent(make_client, with_
     assert counted["input_tokens"] < used[-1]  # without instructions
 
 
-def test_a_stored_response_is_told_until_it_is_deleted(make_client):
-    client = make_client(ScriptedBackend())
+def test_a_stored_response_is_told_until_it_is_deleted(client):
     response = answer(client, {"stream": True})
     path = f"{URL}/{response['id']}"
     assert client.get(path).json == response
@@ -83,8 +82,7 @@ def test_a_stored_response_is_told_until_it_is_deleted(make_client):
     [{"headers": {"x-api-key": "other"}}, {"environ_overrides": {"REMOTE_ADDR": "10.0.0.7"}}],
     ids=["key", "address"],
 )
-def test_a_response_of_another_client_is_as_one_that_never_was(make_client, other):
-    client = make_client(ScriptedBackend())
+def test_a_response_of_another_client_is_as_one_that_never_was(client, other):
     response = answer(client, {})
     path = f"{URL}/{response['id']}"
     for ask in (client.get, client.delete):
@@ -96,8 +94,7 @@ def test_a_response_of_another_client_is_as_one_that_never_was(make_client, othe
     assert client.get(path).json == response
 
 
-def test_what_the_client_does_not_want_stored_is_not(make_client):
-    client = make_client(ScriptedBackend())
+def test_what_the_client_does_not_want_stored_is_not(client):
     response = answer(client, {"store": False})
     assert response["store"] is False
     assert gone(client.get(f"{URL}/{response['id']}"), response["id"])

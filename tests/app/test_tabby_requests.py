@@ -87,9 +87,8 @@ TOLD = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_of_a_tabbyapi_user_is_answered(make_client, name):
+def test_a_request_of_a_tabbyapi_user_is_answered(client, name):
     url, body = REQUESTS[name]
-    client = make_client(ScriptedBackend())
     response = client.post(url, json=body)
     assert response.status_code == 200, response.text
     told = response.headers.get("X-Switchyard-Ignored", "")

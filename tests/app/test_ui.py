@@ -29,11 +29,6 @@ UI = ROOT / "app" / "ui"
 FILES = sorted(f"/ui/{file.name}" for file in UI.iterdir() if file.suffix in (".js", ".css"))
 
 
-@pytest.fixture
-def client(make_client):
-    return make_client(ScriptedBackend())
-
-
 def read(client, **more):
     """The one frame that there is, where the server detaches no connections."""
     response = client.get("/ui/status", **more)
