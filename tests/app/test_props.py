@@ -4,7 +4,6 @@ import json
 import shutil
 
 import flask
-import pytest
 
 from switchyard.app import Switchyard
 from tests.app.conftest import listed, wait_until_empty
@@ -67,13 +66,9 @@ def test_slots_tell_whether_tokens_are_guessed(make_client):
     assert {slot["speculative"] for slot in slots} == {True}
 
 
-@pytest.mark.parametrize("path", ["/props", "/slots"])
-def test_a_model_that_loads_has_neither_yet(make_client, path):
-    backend = ScriptedBackend()
-    backend.opening.clear()
-    client = make_client(backend, wait=False)
-    assert client.get(path).status_code == 503
-    backend.opening.set()
+def test_a_model_that_loads_has_neither_yet(loading):
+    client = loading()
+    assert [client.get(path).status_code for path in ("/props", "/slots")] == [503, 503]
 
 
 def test_the_same_is_answered_without_v1(client):

@@ -20,11 +20,17 @@ SCRIPTS = {
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
-def bodies_of(response):
-    assert response.status_code == 200, response.get_data(as_text=True)
-    lines = response.get_data(as_text=True).split("\n")
-    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    return [json.loads(each) for each in data if each != "[DONE]"]
+@pytest.fixture(params=SCRIPTS)
+def client(make_client, request):
+    return make_client(ScriptedBackend(says(*SCRIPTS[request.param])))
+
+
+def both(client, path, body):
+    """The whole answer, and the bodies of the stream."""
+    response = client.post(path, json={**body, "stream": True})
+    assert response.status_code == 200, response.text
+    data = [line[6:] for line in response.text.split("\n") if line.startswith("data: {")]
+    return client.post(path, json=body).json, [json.loads(each) for each in data]
 
 
 def of_chat(bodies):
@@ -79,10 +85,6 @@ def of_messages(bodies):
     return blocks, reason
 
 
-def messages_of(body):
-    return body["content"], body["stop_reason"]
-
-
 def same_input(told, whole):
     """A call that is cut off has in a stream what there is of it, and as a whole an object."""
     for one, other in zip(told, whole, strict=True):
@@ -96,32 +98,24 @@ def same_input(told, whole):
             assert bool(one.pop(name, None)) == bool(other.pop(name, None))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_chat(make_client, name):
-    client = make_client(ScriptedBackend(says(*SCRIPTS[name])))
+def test_a_chat(client):
     asked = {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}
-    whole = chat_of(client.post("/v1/chat/completions", json=asked).json)
-    stream = bodies_of(client.post("/v1/chat/completions", json={**asked, "stream": True}))
-    assert of_chat(stream) == whole
+    whole, stream = both(client, "/v1/chat/completions", asked)
+    assert of_chat(stream) == chat_of(whole)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_message(make_client, name):
-    client = make_client(ScriptedBackend(says(*SCRIPTS[name])))
+def test_a_message(client):
     tools = [{"name": "add", "description": "Adds.", "input_schema": SCHEMA}]
     asked = {"messages": MESSAGES, "tools": tools, "max_tokens": 100}
-    whole, reason = messages_of(client.post("/v1/messages", json=asked).json)
-    stream = bodies_of(client.post("/v1/messages", json={**asked, "stream": True}))
+    whole, stream = both(client, "/v1/messages", asked)
     told, told_reason = of_messages(stream)
-    same_input(told, whole)
-    assert (told, told_reason) == (whole, reason)
+    same_input(told, whole["content"])
+    assert (told, told_reason) == (whole["content"], whole["stop_reason"])
     assert stream[0]["message"]["content"] == []
     assert stream[0]["message"]["stop_reason"] is None
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_an_answer_of_ollamas_api(make_client, name):
-    client = make_client(ScriptedBackend(says(*SCRIPTS[name])))
+def test_an_answer_of_ollamas_api(client):
     asked = {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}
     whole = client.post("/api/chat", json={**asked, "stream": False}).json
     together = {"role": "assistant", "content": ""}
@@ -138,12 +132,9 @@ def test_an_answer_of_ollamas_api(make_client, name):
     assert last["done_reason"] == whole["done_reason"] == "stop"
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_response(make_client, name):
-    client = make_client(ScriptedBackend(says(*SCRIPTS[name])))
+def test_a_response(client):
     asked = {"input": "Hello", "tools": [{"type": "function", **FUNCTION}]}
-    whole = client.post("/v1/responses", json=asked).json
-    bodies = bodies_of(client.post("/v1/responses", json={**asked, "stream": True}))
+    whole, bodies = both(client, "/v1/responses", asked)
     last = bodies[-1]["response"]
     items, texts = [], {}
     for body in bodies:

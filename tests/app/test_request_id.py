@@ -43,16 +43,11 @@ def test_what_is_not_sane_is_replaced(client, insane):
     assert response.headers[HEADER].startswith("req_")
 
 
-def test_the_log_says_it(client, caplog):
+def test_the_log_says_it_and_a_failure_of_it(make_client, caplog):
     with caplog.at_level("DEBUG", "switchyard.app"):
+        client = make_client(ScriptedBackend(fail))
         client.post(URL, json={"prompt": "x"}, headers={HEADER: "mine"})
-    assert "request mine: 1 jobs" in caplog.text
-
-
-def test_a_failure_is_logged_with_it(make_client, caplog):
-    client = make_client(ScriptedBackend(fail))
-    client.post(URL, json={"prompt": "x"}, headers={HEADER: "mine"})
-    assert "request mine: no weights" in caplog.text
+    assert "request mine: 1 jobs" in caplog.text and "request mine: no weights" in caplog.text
 
 
 def test_clients_may_repeat_theirs(make_client, ask):

@@ -8,6 +8,7 @@ from switchyard import engine
 from switchyard.app.formats.responses import items
 from switchyard.engine.messages import Chunk, Failed, Finished, Started
 from tests.app.conftest import prompt_of
+from tests.app.refused import error_of
 from tests.app.responses import HELLO, TOOL, URL, events
 from tests.scripted import ScriptedBackend, finished, says
 
@@ -43,14 +44,9 @@ def test_a_response_has_the_shape_of_the_api(client):
     assert body["id"].startswith("resp_") and body["object"] == "response"
     [item] = body["output"]
     assert item.pop("id").startswith("msg_")
-    assert item == {
-        "type": "message",
-        "role": "assistant",
-        "status": "incomplete",
-        "content": [
-            {"type": "output_text", "text": "0 1 ", "annotations": [], "logprobs": []},
-        ],
-    }
+    content = [{"type": "output_text", "text": "0 1 ", "annotations": [], "logprobs": []}]
+    message = {"type": "message", "role": "assistant", "status": "incomplete"}
+    assert item == {**message, "content": content}
     assert (body["status"], body["error"]) == ("incomplete", None)
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
     assert body["max_output_tokens"] == 2 and body["store"] is True
@@ -64,25 +60,12 @@ def test_a_stream_has_the_events_of_the_api_in_order(make_client):
     client = make_client(ScriptedBackend(THINKS_AND_CALLS))
     bodies = events(client.post(URL, json={"input": "Hello", "tools": [TOOL], "stream": True}))
     assert [body["type"].removeprefix("response.") for body in bodies] == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "reasoning_text.delta",
-        "reasoning_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *("reasoning_text.delta", "reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added"),
+        *("output_text.delta", "output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", *2 * ("function_call_arguments.delta",)),
+        *("function_call_arguments.done", "output_item.done"),
         "completed",
     ]
     assert [b["output_index"] for b in bodies[2:-1]] == [0] * 6 + [1] * 6 + [2] * 5
@@ -164,12 +147,8 @@ def test_items_and_tools_are_in_the_prompt(client):
                 "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
             },
             {
-                "type": "function_call",
-                "call_id": "call_1",
-                "name": "add",
-                "arguments": '{"a": 1}',
-                "id": "fc_1",
-                "status": "completed",
+                **{"type": "function_call", "call_id": "call_1", "name": "add"},
+                **{"arguments": '{"a": 1}', "id": "fc_1", "status": "completed"},
             },
             {"type": "function_call_output", "call_id": "call_1", "output": "three"},
             {"role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
@@ -188,12 +167,8 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
     client = make_client(backend, path=with_template("{{ messages[1].reasoning_content }}"))
     content = [{"type": "reasoning_text", "text": "Hm."}]
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
-    history = [
-        {"role": "user", "content": "x"},
-        reasoning,
-        {"role": "assistant", "content": "y"},
-        {"role": "user", "content": "z"},
-    ]
+    user = {"role": "user", "content": "x"}
+    history = [user, reasoning, {"role": "assistant", "content": "y"}, user]
     client.post(URL, json={**HELLO, "input": history})
     assert prompt_of(client, backend) == "Hm."
 
@@ -257,8 +232,7 @@ def test_what_exceeds_the_context_is_named(make_client):
         ({"max_output_tokens": 5000}, "max_output_tokens"),
         ({"input": "word " * 5000}, "input"),
     ):
-        response = client.post(URL, json={**HELLO, **change})
-        assert (response.status_code, response.json["error"]["param"]) == (400, param)
+        assert error_of(client.post(URL, json={**HELLO, **change}))["param"] == param
 
 
 @pytest.mark.parametrize("name", ["content", "output", "summary"])
@@ -279,7 +253,6 @@ def test_parts_of_all_items_are_counted_together(name):
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
         ({"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input"),
-        ({"input": [{"role": "user", "content": "x"}] * 2049}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"metadata": {f"a{i}": 0 for i in range(60_000)}}, "metadata"),
         ({"max_tokens": 5}, "max_tokens"),
@@ -300,6 +273,5 @@ def test_parts_of_all_items_are_counted_together(name):
     ],
 )
 def test_what_is_wrong_is_named(client, change, param):
-    response = client.post(URL, json={**HELLO, **change})
-    assert response.status_code == 400 and not client.backend.enqueued
-    assert response.json["error"]["param"] == param
+    error = error_of(client.post(URL, json={**HELLO, **change}))
+    assert error["param"] == param and not client.backend.enqueued

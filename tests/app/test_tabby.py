@@ -41,24 +41,19 @@ def test_a_cache_is_called_as_tabbyapi_calls_it(make_client, mode, called):
     assert client.get("/v1/model").json["parameters"]["cache_mode"] == called
 
 
-def test_a_draft_without_a_name_leaves_the_models_own():
-    assert validate(ModelLoad, {"name": "x", "draft": {}}).settings == {}
+def test_a_load_has_its_settings_by_their_names():
+    for asked, settings in (
+        ({"draft": {}}, {}),  # without a name: the model's own
+        ({"cache_size": 4096, "chunk_size": 512}, {"cache_tokens": 4096, "max_chunk_size": 512}),
+    ):
+        assert validate(ModelLoad, {"name": "x", **asked}).settings == settings
 
 
-def test_sizes_of_a_load_have_the_names_of_settings():
-    sizes = {"cache_size": 4096, "chunk_size": 512}
-    settings = validate(ModelLoad, {"name": "x", **sizes}).settings
-    assert settings == {"cache_tokens": 4096, "max_chunk_size": 512}
-
-
-def test_the_list_is_there_while_the_model_loads(make_client):
-    backend = ScriptedBackend()
-    backend.opening.clear()
-    client = make_client(backend, wait=False)
+def test_the_list_is_there_while_the_model_loads(loading):
+    client = loading()
     assert client.get("/v1/model").status_code == 503
     [card] = client.get("/v1/model/list").json["data"]
     assert card["id"] == "scripted" and "parameters" not in card
-    backend.opening.set()
 
 
 def test_a_model_without_a_template_has_none(make_client, with_template):
@@ -112,22 +107,6 @@ def test_special_tokens_count_unless_told_otherwise(client):
     assert client.post("/v1/token/decode", json=tokens).json["text"] == "<|im_start|>x<|im_end|>"
     tokens["decode_special_tokens"] = False
     assert client.post("/v1/token/decode", json=tokens).json["text"] == "x"
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("encode", {}, "text"),
-        ("encode", {"text": "7 " * 500_000}, "text"),
-        ("encode", {"text": "\ufdd0"}, "text"),
-        ("decode", {"tokens": [999_999]}, "tokens"),
-        ("decode", {"tokens": [999_999], "decode_special_tokens": False}, "tokens"),
-        ("decode", {"tokens": "x"}, "tokens"),
-    ],
-)
-def test_what_can_not_be_taken_is_named(client, path, body, param):
-    response = client.post(f"/v1/token/{path}", json=body)
-    assert (response.status_code, response.json["error"]["param"]) == (400, param)
 
 
 def test_what_this_server_does_not_do_is_a_501_with_words(client):
