@@ -142,11 +142,6 @@ def test_a_text_ends_the_progress_that_was_told_before_it():
         assert writer.comment == b""
 
 
-def test_lines_have_no_comments():
-    writer = StreamWriter(completion(), JSON_LINES, None, 5.0)
-    assert writer.write([Prefill("id-1-0", 1, 2)]) == [] and writer.comment == b""
-
-
 def test_a_stream_that_begins_with_something_has_it_once():
     framing = Framing(SERVER_SENT_EVENTS.frame, opening=b"id: x\n")
     writer = StreamWriter(completion(), framing, None, 5.0)
@@ -155,36 +150,21 @@ def test_a_stream_that_begins_with_something_has_it_once():
     assert writer.write([Finished("id-1-0", "stop", 1, 2, 0)])[0].startswith(b"data: ")
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "logprobs",
-        "logprobs of a chat",
-        "timings so far",
-        "tools",
-        "thoughts",
-        "usage so far",
-        "usage of a chat",
-    ],
-)
+WHOLE = {  # by a tokenizer's names
+    "logprobs": lambda names: completion(names=names),
+    "logprobs of a chat": lambda names: chat(names=names),
+    "timings so far": lambda _: WithRunningTimings(completion(), {"id-1-0": 3}),
+    "tools": lambda _: chat(format=GENERIC, tools={"call": "call"}),
+    "thoughts": lambda _: chat(tags=THOUGHTS, is_reasoning=True),
+    "usage so far": lambda _: completion(usage="continuous"),
+    "usage of a chat": lambda _: chat(usage="continuous"),
+}
+
+
+@pytest.mark.parametrize("way", WHOLE)
 def test_what_may_tell_more_than_text_is_put_together_each_time(way, model_path):
     names = TokenNames(engine.Tokenizer(engine.ModelDir.read(model_path)), False)
-    match way:
-        case "logprobs":
-            body = completion(names=names)
-        case "logprobs of a chat":
-            body = chat(names=names)
-        case "timings so far":
-            body = WithRunningTimings(completion(), {"id-1-0": 3})
-        case "tools":
-            body = chat(format=GENERIC, tools={"call": "call"})
-        case "thoughts":
-            body = chat(tags=THOUGHTS, is_reasoning=True)
-        case "usage so far":
-            body = completion(usage="continuous")
-        case "usage of a chat":
-            body = chat(usage="continuous")
-    render = Counting(body)
+    render = Counting(WHOLE[way](names))
     writer = StreamWriter(render, SERVER_SENT_EVENTS, None, 5.0)
     logprobs = (engine.TokenLogprob(5, -1.0),) if way.startswith("logprobs") else None
     for _ in range(3):

@@ -3,6 +3,7 @@
 import re
 
 import flask
+import pytest
 
 from switchyard import __version__
 from switchyard.app import Switchyard
@@ -36,9 +37,16 @@ def test_the_root_of_a_host_application_is_its_own(model_path):
     assert [app.test_client().get(path).text for path in paths] == ["the host's"] * len(paths)
 
 
-def test_under_a_prefix_the_short_names_are_there_and_the_root_is_not(model_path):
+@pytest.mark.parametrize("prefix", ["", "/llm"])
+def test_under_a_prefix_a_host_has_the_short_names_and_never_the_root_or_the_page(
+    model_path, prefix
+):
     app = flask.Flask("host")
-    Switchyard(app, model=model_path, url_prefix="/llm")
+    Switchyard(app, model=model_path, url_prefix=prefix or None)
     paths = {rule.rule for rule in app.url_map.iter_rules()}
-    assert {"/llm/health", "/llm/ping", "/llm/version", "/llm/v2/health/live"} <= paths
-    assert not paths & {"/", "/favicon.ico", "/llm/", "/llm/favicon.ico", "/health"}
+    names = ("/models", "/messages", "/chat/completions", "/responses", "/completions")
+    short = {f"{prefix}{path}" for path in (*names, "/health", "/ping", "/version")}
+    assert paths & short == (short if prefix else set())
+    assert f"{prefix}/v2/health/live" in paths
+    assert not paths & {"/", "/favicon.ico", f"{prefix}/", f"{prefix}/favicon.ico"}
+    assert not any("/ui" in path for path in paths)

@@ -3,9 +3,6 @@
 import json
 import shutil
 
-import flask
-
-from switchyard.app import Switchyard
 from tests.app.conftest import listed, wait_until_empty
 from tests.conftest import DEMO
 from tests.scripted import ScriptedBackend, ticking
@@ -100,13 +97,3 @@ def test_a_format_that_is_not_served_is_not_served_without_v1_either(make_client
     client = make_client(ScriptedBackend(), formats=["openai"])
     assert client.post("/messages", json=ANSWERED["/messages"]).status_code == 404
     assert client.post("/completions", json=ANSWERED["/completions"]).status_code == 200
-
-
-def test_a_host_without_a_prefix_keeps_these_addresses(model_path):
-    app = flask.Flask("host")
-    Switchyard(app, model=model_path)
-    own = {rule.rule for rule in app.url_map.iter_rules()}
-    assert not own & {"/models", *ANSWERED}
-    under = flask.Flask("host")
-    Switchyard(under, model=model_path, url_prefix="/llm")
-    assert {"/llm/models", "/llm/messages"} <= {rule.rule for rule in under.url_map.iter_rules()}

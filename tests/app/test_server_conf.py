@@ -7,7 +7,6 @@ import os
 import resource
 import runpy
 import socket
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -19,8 +18,20 @@ from switchyard.server import address, limits
 from switchyard.server.logger import JsonLogger
 from switchyard.server.worker import LAST_WRITES, RELEASE
 from tests.conftest import ROOT
+from tests.operations.conftest import KeysFile, entry
 
-BUDGET = 'budget_tokens = 7\nbudget_period = "day"'
+BUDGET = {"budget_tokens": 7, "budget_period": "day"}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return KeysFile(tmp_path / "keys.toml").write(entry("ann"))
+
+
+def config_of(values, **more):
+    """What gunicorn makes of the values."""
+    own = {"workers": 1, "worker_class": values["worker_class"], "preload_app": False}
+    return SimpleNamespace(**{**own, "bind": [], "address": [], "worker_connections": 1, **more})
 
 
 @pytest.fixture
@@ -77,30 +88,29 @@ def test_too_few_open_files_for_the_threads_are_told_with_those_it_takes(
     assert f"it takes {num_files}\n" in capsys.readouterr().err
 
 
-def test_keys_are_checked_by_the_settings_that_they_need(configure, tmp_path, monkeypatch, capsys):
+def test_keys_are_checked_by_the_settings_that_they_need(
+    configure, keys, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(os, "_exit", sys.exit)
-    keys, ledger = tmp_path / "keys.toml", tmp_path / "ledger.sqlite"
-    for field, needed, refusal in (
-        ("priority = 7", {"max_priority": 7}, "setting max_priority, "),
-        (BUDGET, {"ledger": ledger}, "budget_tokens needs the server's setting"),
+    for fields, needed, refusal in (
+        ({"priority": 7}, {"max_priority": 7}, "setting max_priority, "),
+        (BUDGET, {"ledger": tmp_path / "usage.db"}, "budget_tokens needs the server's setting"),
+        ({"rmp": 5}, None, f"switchyard: keys_file {keys.path}: ann: "),
     ):
-        keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n{field}\n')
-        keys.chmod(0o600)
-        with pytest.raises(SystemExit):
-            configure(keys_file=keys)
-        assert refusal in capsys.readouterr().err
-        configure(keys_file=keys, **needed)
+        keys.write(entry("ann", **fields))
+        with pytest.raises(SystemExit) as ended:
+            configure(keys_file=keys.path)
+        assert ended.value.code == 1 and refusal in capsys.readouterr().err
+        if needed is not None:
+            configure(keys_file=keys.path, **needed)
 
 
-def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp_path):
-    keys = tmp_path / "keys.toml"
-    keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n')
-    keys.chmod(0o600)
+def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, keys):
     every = [("0.0.0.0", 80), ("::", 80, 0, 0)]
     every += [("127.0.0.2", 80), ("::1", 80, 0, 0), ("localhost", 80), "/run/socket", 3]
     for addresses, settings, count in (
         (every, {}, 1),
-        (every, {"keys_file": keys}, 0),
+        (every, {"keys_file": keys.path}, 0),
         (every[2:], {}, 0),
     ):
         values = configure(**settings)
@@ -108,41 +118,12 @@ def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, tmp
         log = SimpleNamespace(
             info=lambda *a, i=infos: i.append(a), warning=lambda *a, w=warnings: w.append(a)
         )
-        cfg = SimpleNamespace(
-            workers=1,
-            worker_class=values["worker_class"],
-            preload_app=False,
-            bind=[],
-            address=addresses,
-            worker_connections=1,
-        )
+        cfg = config_of(values, address=addresses)
         values["on_starting"](SimpleNamespace(cfg=cfg, log=log))
         assert len(warnings) == count
         assert infos[-1][1:] == (values["num_files"], 1)
         if count:
             assert warnings[0][1] == "0.0.0.0:80, :::80"
-
-
-def test_a_wrong_file_of_keys_ends_the_start(model_path, tmp_path):
-    keys = tmp_path / "keys.toml"
-    keys.write_text('[[keys]]\nname = "ann"\nrmp = 5\n')
-    keys.chmod(0o600)
-    done = subprocess.run(
-        [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")],
-        env={
-            **os.environ,
-            "SWITCHYARD_MODEL": model_path,
-            "SWITCHYARD_KEYS_FILE": str(keys),
-            "SWITCHYARD_BIND": "127.0.0.1:0",
-        },
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("switchyard: ")]
-    assert f"keys_file {keys}: ann: " in line
 
 
 class Taken:

@@ -10,9 +10,9 @@ import pytest
 
 from switchyard import server
 from switchyard.server.worker import BOOT_ERROR, RELEASE
-from tests.app.test_server_conf import configure
+from tests.app.test_server_conf import config_of, configure, keys
 
-__all__ = ["configure"]
+__all__ = ["configure", "keys"]
 
 
 class Said(list):
@@ -77,14 +77,7 @@ def test_what_systemd_listens_on_is_not_tried(configure, monkeypatch):
     hooks = values["on_starting"].__globals__
     tried = []
     hooks["address"] = SimpleNamespace(refusal_after=lambda bind, *_: tried.append(bind))
-    cfg = SimpleNamespace(
-        workers=1,
-        worker_class=values["worker_class"],
-        preload_app=False,
-        bind=["127.0.0.1:1", "[::1]:2"],
-        address=[],
-        worker_connections=1,
-    )
+    cfg = config_of(values, bind=["127.0.0.1:1", "[::1]:2"])
     server = SimpleNamespace(cfg=cfg, log=Said())
     values["on_starting"](server)
     assert tried == cfg.bind
@@ -168,11 +161,8 @@ def test_a_worker_whose_engine_is_lost_makes_room(
     assert "Authorization" not in said
 
 
-def test_the_line_to_try_names_the_key_where_one_is_needed(configure, tmp_path, capsys):
-    keys = tmp_path / "keys.toml"
-    keys.write_text(f'[[keys]]\nname = "ann"\nhash = "sha256:{64 * "0"}"\n')
-    keys.chmod(0o600)
-    watch = configure(keys_file=keys)["_watch"]
+def test_the_line_to_try_names_the_key_where_one_is_needed(configure, keys, capsys):
+    watch = configure(keys_file=keys.path)["_watch"]
     watch.__globals__["notifier"] = Said()
     models = SimpleNamespace(
         names=["a"], wait_until_loaded=lambda: True, wait_until_stopped=lambda: None

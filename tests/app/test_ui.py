@@ -8,12 +8,10 @@ import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
-import flask
 import pytest
 from gunicorn.config import Config
 from gunicorn.http.wsgi import Response
 
-from switchyard.app import Switchyard
 from switchyard.app.config import read_settings
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.threads import Threads
@@ -105,15 +103,6 @@ def test_without_the_setting_there_is_none(make_client):
     assert client.get("/", headers=BROWSER).json["name"] == "switchyard"
     for path in (*FILES, "/ui/status"):
         assert client.get(path).status_code == 404
-
-
-@pytest.mark.parametrize("prefix", [None, "/llm"])
-def test_a_host_application_gets_none(prefix, model_path):
-    app = flask.Flask("host")
-    Switchyard(app, url_prefix=prefix, model=model_path)
-    rules = {rule.rule for rule in app.url_map.iter_rules()}
-    assert not any(rule in rules for rule in ("/", f"{prefix}/", "/ui/status"))
-    assert not any("/ui" in rule for rule in rules)
 
 
 @pytest.mark.both_ways
