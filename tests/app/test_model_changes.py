@@ -13,7 +13,7 @@ from switchyard.app.lifecycle import loads
 from switchyard.app.lifecycle.changes import ModelChange
 from switchyard.app.services import KEY
 from tests.app.refused import error_of
-from tests.app.test_lifecycle import events, rows
+from tests.app.test_lifecycle import events, load, rows
 from tests.scripted import ScriptedBackend
 
 BATCH = {"max_batch_size": 2}
@@ -148,8 +148,7 @@ def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(serve,
     settings = client.application.extensions[KEY].settings
     object.__setattr__(settings, "models", settings.models[:1])  # as if the second were new
     body = {"name": "third"} if "v1" in path else {"model": "third"} if "load" in path else {}
-    response = client.post(path, json=body)
-    assert (response.status_code, response.json["error"]["param"]) == (400, "max_batch_size")
+    assert error_of(client.post(path, json=body))["param"] == "max_batch_size"
     assert "third" not in client.models.names
 
 
@@ -157,8 +156,7 @@ def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(serve):
     client = serve()
     most = max_jobs(client)
     for name in ("third", "first", "third"):  # each again, and with the most that there may be
-        told = events(client.post(f"/admin/models/{name}", json={}))
-        assert told[-1]["status"] == "loaded"
+        load(client, name)
 
     def rest(*names):
         """The most that may wait for the second model beside those of the others."""
@@ -166,24 +164,20 @@ def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(serve):
         return most - used + client.models.served("second").config.max_pending
 
     more = rest("first", "second", "third") + 1
-    assert client.post("/admin/models/second", json={"max_pending": more}).status_code == 400
-    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    error_of(client.post("/admin/models/second", json={"max_pending": more}))
     client.models.unload("third").wait(20)
-    client.opened.next["third"] = bad
-    told = client.post("/admin/models/third", json={}).get_data(as_text=True)
+    client.opened.next["third"] = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    told = client.post("/admin/models/third", json={}).text
     assert client.models.status("third").state == "failed", told
     more = rest("first", "second")
-    told = events(client.post("/admin/models/second", json={"max_pending": more}))
-    assert told[-1]["status"] == "loaded"
-    response = client.post("/admin/models/second", json={"max_pending": more + 1})
-    assert response.status_code == 400
+    load(client, "second", max_pending=more)
+    error_of(client.post("/admin/models/second", json={"max_pending": more + 1}))
 
 
 def test_a_draft_model_that_is_served_already_may_be_asked_for_again(serve, model_path):
     client = serve()
-    body = {"draft_model": model_path}
-    assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
-    assert events(client.post("/admin/models/second", json=body))[-1]["status"] == "loaded"
+    for _ in range(2):
+        load(client, "second", draft_model=model_path)
     object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
     response = client.post("/admin/models/first", json={"draft_model": "/a/draft"})
     assert "is not a directory of models_dir" not in response.get_data(as_text=True)
@@ -191,18 +185,16 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(serve, mode
 
 def test_settings_outside_the_tables_reach_a_model_of_a_directory(serve):
     client = serve(max_pending=7)
-    events(client.post("/admin/models/third", json={}))
+    load(client, "third")
     assert client.models.served("third").config.max_pending == 7
 
 
 def test_an_unknown_model_is_told_each_name_once(serve):
     client = serve()
-    events(client.post("/admin/models/third", json={}))
-    response = client.post(f"/admin/models/{'n' * 101}", json={})
-    assert response.status_code == 404 and response.json["error"]["param"] == "model"
-    assert response.json["error"]["message"] == (
-        f"model '{'n' * 100}' does not exist; there is: first, second, third"
-    )
+    load(client, "third")
+    error = error_of(client.post(f"/admin/models/{'n' * 101}", json={}), 404)
+    told = f"model '{'n' * 100}' does not exist; there is: first, second, third"
+    assert (error["param"], error["message"]) == ("model", told)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +250,7 @@ def test_only_directories_with_a_model_are_listed(serve, tmp_path):
 def test_one_that_would_be_too_many_evicts_another(serve):
     client = serve(max_loaded=2)
     for name in ("second", "third"):
-        events(client.post(f"/admin/models/{name}", json={}))
+        load(client, name)
     states = [client.models.status(name).state for name in ("first", "second", "third")]
     assert states == ["ready", "unloaded", "ready"]
 
@@ -289,10 +281,9 @@ def test_pages_may_read_what_they_need_and_ask_in_each_way(serve):
 def test_an_alias_that_no_request_could_match_is_refused(serve):
     client = serve()
     for alias in ("g*t", "*-x"):
-        response = client.put(f"/admin/aliases/{alias}", json={"model": "second"})
-        assert response.status_code == 400
+        error = error_of(client.put(f"/admin/aliases/{alias}", json={"model": "second"}))
         message = f"alias: '{alias}' must be a name, with at most one *, at its end"
-        assert response.json["error"]["message"] == message
+        assert error["message"] == message
     assert client.models.status("second").aliases == ()
     response = client.put("/admin/aliases/g*", json={"model": "second"})
     assert response.json["model"] == "second"
@@ -300,11 +291,9 @@ def test_an_alias_that_no_request_could_match_is_refused(serve):
 
 def test_a_load_of_an_alias_is_told_the_models_name(serve):
     client = serve()
-    response = client.post("/admin/models/chat", json={})
-    assert (response.status_code, response.json["error"]["param"]) == (404, "model")
-    assert (
-        response.json["error"]["message"] == "'chat' is an alias: use the model's own name, 'first'"
-    )
+    error = error_of(client.post("/admin/models/chat", json={}), 404)
+    assert error["param"] == "model"
+    assert error["message"] == "'chat' is an alias: use the model's own name, 'first'"
     response = client.post("/admin/models/other", json={})
     assert "'other' does not exist; there is: first, second, third" in response.text
 

@@ -9,7 +9,7 @@ import pytest
 from switchyard import engine
 from switchyard.app.lifecycle.loads import value_of
 from switchyard.engine.messages import ModelInfo, ReplicaState
-from tests.app.test_lifecycle import complete, events, rows
+from tests.app.test_lifecycle import complete, load, rows
 from tests.scripted import ScriptedBackend
 
 ANTHROPICS = {"anthropic-version": "2023-06-01"}
@@ -31,15 +31,8 @@ def test_a_row_tells_a_failure_while_it_lasts(serve):
     value, failed, reason = status(client, "second")
     assert (value, failed) == ("failed", True) and "no weights for …" in reason
 
-    assert events(client.post("/admin/models/second", json={}))[-1]["status"] == "loaded"
+    load(client, "second")
     assert status(client, "second") == ("loaded", False, None)
-
-
-def test_a_change_that_failed_beside_the_old_model_is_no_failure_of_that(serve):
-    client = serve()
-    client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
-    assert client.post("/admin/models/first", json={"way": "beside"}).status_code == 409
-    assert status(client, "first") == ("loaded", False, None)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +103,13 @@ def test_each_model_has_its_own_row_and_its_own_of_anthropics(serve):
 
 
 def test_models_have_their_order_for_codex_too(serve):
-    told = serve().get("/v1/models").json["models"]
-    assert [(one["slug"], one["priority"]) for one in told] == [("first", 0), ("second", 1)]
+    told = serve().get("/v1/models").json
+    assert [(one["slug"], one["priority"]) for one in told["models"]] == [
+        ("first", 0),
+        ("second", 1),
+    ]
+    rows = [(one["id"], one["aliases"], one["status"]["load"]) for one in told["data"]]
+    assert rows == [("first", ["chat"], "start"), ("second", [], "demand")]
 
 
 def test_a_row_tells_the_fingerprint_of_the_files_that_answer(serve, tmp_path):
@@ -119,7 +117,6 @@ def test_a_row_tells_the_fingerprint_of_the_files_that_answer(serve, tmp_path):
     client = serve()
     before = rows(client)["first"]["system_fingerprint"]
     assert complete(client, "first").json["system_fingerprint"] == before
-    loaded = events(client.post("/admin/models/first", json={"model": "third"}))
-    assert loaded[-1]["status"] == "loaded"
+    load(client, "first", model="third")
     after = rows(client)["first"]["system_fingerprint"]
     assert complete(client, "first").json["system_fingerprint"] == after != before

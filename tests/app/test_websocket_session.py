@@ -1,30 +1,98 @@
-"""Sessions of /v1/stream in the process of the test, with a clock that it sets."""
+"""Who gets a WebSocket at /v1/stream, and its session, with a clock that the test sets."""
 
 import itertools
 import json
+import re
+import socket
 import time
 
 import pytest
-from wsproto.events import CloseConnection
+import wsproto
+from wsproto.events import CloseConnection, Request
+from wsproto.extensions import PerMessageDeflate
 
 from switchyard.app.formats.websocket import connection as websocket_connection
 from switchyard.app.formats.websocket import session
 from switchyard.engine.messages import Chunk, Finished
+from tests.app.refused import error_of
+from tests.app.test_lifecycle import events
 from tests.app.websocket_client import Client
 from tests.scripted import Gate, ScriptedBackend, says
+
+URL = "/v1/stream"
 
 
 @pytest.fixture
 def connect():
     clients = []
 
-    def connect(application):
-        clients.append(Client(application))
+    def connect(client):
+        clients.append(Client(client.application))
         return clients[-1]
 
     yield connect
     for client in clients:
         client.close()
+
+
+def handshake(**more):
+    request = Request(host="localhost", target=URL, **more)
+    head = wsproto.WSConnection(wsproto.ConnectionType.CLIENT).send(request).decode()
+    return dict(re.findall(r"(.+?): (.+)\r\n", head))
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(20)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def refused(client, ours):
+    """The status and code of a refusal before the handshake."""
+    shown = {"werkzeug.socket": ours}
+    response = client.get(URL, headers=handshake(), environ_overrides=shown)
+    return response.status_code, response.json and response.json["error"]["code"]
+
+
+def test_a_server_that_drains_opens_no_more(serve, pair):
+    client = serve()
+    assert events(client.post("/v1/model/load", json={"name": "second"}))  # is on demand
+    client.models.drain()
+    pair[1].shutdown(socket.SHUT_WR)
+    assert refused(client, pair[0]) == (503, "overloaded")
+
+
+def test_a_model_that_is_there_from_the_start_must_be_ready(loading, pair):
+    pair[1].shutdown(socket.SHUT_WR)
+    assert refused(loading(), pair[0]) == (503, "overloaded")
+
+
+def test_a_model_that_is_loaded_on_demand_need_not(serve, connect):
+    client = serve()
+    assert events(client.post("/v1/model/load", json={"name": "second"}))
+    client.models.unload("second").wait(20)
+    assert client.models.served().config.name == "second"
+    assert client.models.status("second").state == "unloaded"
+    connection = connect(client)
+    connection.send("generate", 1, prompt="x", max_tokens=1)
+    assert connection.receive()["type"] == "end"
+
+
+def test_a_server_that_shows_no_socket_says_so(serve):
+    error = error_of(serve().get(URL, headers=handshake()), 501)
+    assert "no socket" in error["message"]
+
+
+def test_messages_are_not_compressed(serve, pair):
+    ours, theirs = pair
+    headers = handshake(extensions=[PerMessageDeflate()])
+    assert "Sec-WebSocket-Extensions" in headers
+    theirs.shutdown(socket.SHUT_WR)  # it leaves at once
+    serve().get(URL, headers=headers, environ_overrides={"werkzeug.socket": ours})
+    answer = theirs.recv(65536)
+    assert b" 101 " in answer and b"extensions" not in answer.lower()
 
 
 def look_around(connection):
@@ -36,7 +104,7 @@ def look_around(connection):
 
 def test_a_model_is_held_by_a_message_and_not_by_its_connection(serve, connect):
     client = serve()
-    connection = connect(client.application)
+    connection = connect(client)
     for model in ("first", "second"):
         connection.send("generate", model, prompt="x", max_tokens=2, model=model)
         assert connection.receive()["type"] == "end"
@@ -59,8 +127,7 @@ def test_idle_time_begins_when_the_last_generation_has_ended(serve, connect, mon
     clock = Clock()
     monkeypatch.setattr("switchyard.app.formats.websocket.session.time", clock)
     gate = Gate()
-    client = serve({"first": ScriptedBackend(gate=gate)}, websocket_timeout=10)
-    connection = connect(client.application)
+    connection = connect(serve({"first": ScriptedBackend(gate=gate)}, websocket_timeout=10))
     connection.send("generate", 1, prompt="x", max_tokens=2)
     look_around(connection)
     clock.now += 60
@@ -93,7 +160,7 @@ def test_generations_go_on_while_another_waits_for_its_model(serve, connect):
     gate, loading = Gate(), ScriptedBackend()
     loading.opening.clear()
     client = serve({"first": ScriptedBackend(gate=gate), "second": loading})
-    connection = connect(client.application)
+    connection = connect(client)
     connection.send("generate", 1, prompt="x", max_tokens=2)
     connection.send("generate", 2, prompt="x", max_tokens=2, model="second")
     while not client.models.status("second").num_waiting:
@@ -107,10 +174,11 @@ def test_generations_go_on_while_another_waits_for_its_model(serve, connect):
 
 
 CHAT = [{"role": "user", "content": "x"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 def test_what_is_null_is_not_given(serve, connect):
-    connection = connect(serve().application)
+    connection = connect(serve())
     connection.send("generate", 1, prompt="x", messages=None)
     assert connection.receive()["type"] == "end"
     connection.send("generate", 2, prompt=None, messages=CHAT)
@@ -120,37 +188,31 @@ def test_what_is_null_is_not_given(serve, connect):
 def test_presets_and_unknown_parameters_are_as_in_other_formats(serve, connect):
     backend = ScriptedBackend(says("a"))
     presets = {"calm": {"temperature": 0.3}}
-    client = serve({"first": backend}, presets=presets, unknown_parameters="ignore")
-    connection = connect(client.application)
+    connection = connect(serve({"first": backend}, presets=presets, unknown_parameters="ignore"))
     connection.send("generate", 1, prompt="x", preset="calm", unheard=1)
     assert connection.receive()["ignored"] == "unheard"
     assert backend.enqueued[0].sampling.temperature == 0.3
 
 
 def test_thoughts_may_be_left_out(serve, connect):
-    client = serve({"first": ScriptedBackend(says("<think>", "hm", "</think>", "yes"))})
-    connection = connect(client.application)
+    connection = connect(
+        serve({"first": ScriptedBackend(says("<think>", "hm", "</think>", "yes"))})
+    )
     for include in (True, False):
         connection.send("generate", 1, messages=CHAT, include_reasoning=include)
-        told = ""
-        for message in connection.messages():
-            if message["type"] == "end":
-                break
-            told += message.get("reasoning_content", "")
-        assert told == ("hm" if include else "")
+        told = [message.get("reasoning_content", "") for message in until_end(connection)]
+        assert "".join(told) == ("hm" if include else "")
 
 
 def test_a_tool_that_must_be_called_binds_the_answer(serve, connect):
     backend = ScriptedBackend(says("a"))
-    connection = connect(serve({"first": backend}).application)
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    connection.send("generate", 1, messages=CHAT, tools=[tool], tool_choice="required")
+    connection = connect(serve({"first": backend}))
+    connection.send("generate", 1, messages=CHAT, tools=[TOOL], tool_choice="required")
     connection.receive()
     assert backend.enqueued[0].constraint is not None
 
 
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 def until_end(connection):
@@ -164,8 +226,7 @@ def until_end(connection):
 
 
 def test_a_call_of_a_tool_comes_in_pieces_and_is_the_reason_of_the_end(serve, connect):
-    client = serve({"first": ScriptedBackend(says("Sure.", CALL))})
-    connection = connect(client.application)
+    connection = connect(serve({"first": ScriptedBackend(says("Sure.", CALL))}))
     connection.send("generate", 1, messages=CHAT, tools=[TOOL])
     text, call, *arguments, end = until_end(connection)
     assert text == {"type": "chunk", "id": 1, "text": "Sure."}
@@ -182,7 +243,7 @@ def test_an_answer_that_may_call_once_ends_behind_its_call(serve, connect):
         while True:
             yield Chunk(job.identifier, "x", (0,))
 
-    connection = connect(serve({"first": ScriptedBackend(goes_on)}).application)
+    connection = connect(serve({"first": ScriptedBackend(goes_on)}))
     connection.send("generate", 1, messages=CHAT, tools=[TOOL], parallel_tool_calls=False)
     end = until_end(connection)[-1]
     assert (end["type"], end["finish_reason"]) == ("end", "tool_calls")
@@ -193,7 +254,7 @@ def test_the_end_tells_what_it_ended_at_and_the_usage(serve, connect):
         yield Chunk(job.identifier, "x", (0,))
         yield Finished(job.identifier, "stop", 9, 2, 4, stop_reason="END")
 
-    connection = connect(serve({"first": ScriptedBackend(script)}).application)
+    connection = connect(serve({"first": ScriptedBackend(script)}))
     for asked in ({"prompt": "x"}, {"messages": CHAT}):
         connection.send("generate", "a", **asked, stop=["END"])
         assert until_end(connection)[-1] == {
@@ -214,7 +275,7 @@ def test_the_end_tells_what_it_ended_at_and_the_usage(serve, connect):
 def test_a_fault_of_the_server_ends_the_connection_with_its_code(
     serve, connect, monkeypatch, caplog
 ):
-    connection = connect(serve().application)
+    connection = connect(serve())
     monkeypatch.setattr(session.Session, "_go_on", lambda self: 1 / 0)
     connection.send("cancel", 1)
     end = next(event for event in connection._events if isinstance(event, CloseConnection))
@@ -226,7 +287,7 @@ def test_a_client_that_does_not_answer_a_closing_is_left(serve, connect, monkeyp
     clock = Clock()
     monkeypatch.setattr("switchyard.app.formats.websocket.session.time", clock)
     monkeypatch.setattr(websocket_connection, "CLOSE_TIMEOUT", 0.05)
-    connection = connect(serve(websocket_timeout=10).application)
+    connection = connect(serve(websocket_timeout=10))
     look_around(connection)
     clock.now += 60
     assert connection.receive_closing() == 1000
