@@ -159,18 +159,3 @@ def test_other_servers_are_asked_for_a_request_that_is_not_here():
     assert ask(client, "DELETE", "/v1/requests/cmpl-1a", "10.0.0.1").json["cancelled"] == 1
     assert [one.cancelled for one in engines] == [[], ["cmpl-1a-3"]]
     assert [one.waits for one in engines] == [[0.0], [0.0, 1.0]]
-
-
-def test_an_operators_cancel_of_anothers_request_is_in_the_audit(caplog):
-    client = client_of(engines=[Jobs("own", [OTHERS])])
-    assert ask(client, "DELETE", "/v1/requests/cmpl-2b", "127.0.0.1").json["cancelled"] == 1
-    [record] = caplog.records
-    assert record.name == "switchyard.audit"
-    assert record.getMessage() == "address:127.0.0.1: cancel of cmpl-2b of d"
-
-
-def test_a_request_of_another_client_is_none(caplog):
-    own = Jobs("own", [OTHERS])
-    client = client_of(engines=[own])
-    assert ask(client, "DELETE", "/v1/requests/cmpl-2b", "10.0.0.1").status_code == 404
-    assert not own.cancelled and not caplog.records

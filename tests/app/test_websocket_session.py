@@ -2,13 +2,12 @@
 
 import itertools
 import json
-import re
 import socket
 import time
 
 import pytest
 import wsproto
-from wsproto.events import CloseConnection, Request
+from wsproto.events import CloseConnection
 from wsproto.extensions import PerMessageDeflate
 
 from switchyard.app.formats.websocket import connection as websocket_connection
@@ -16,7 +15,7 @@ from switchyard.app.formats.websocket import session
 from switchyard.engine.messages import Chunk, Finished
 from tests.app.refused import error_of
 from tests.app.test_lifecycle import events
-from tests.app.websocket_client import Client
+from tests.app.websocket_client import Client, handshake
 from tests.scripted import Gate, ScriptedBackend, says
 
 URL = "/v1/stream"
@@ -35,10 +34,8 @@ def connect():
         client.close()
 
 
-def handshake(**more):
-    request = Request(host="localhost", target=URL, **more)
-    head = wsproto.WSConnection(wsproto.ConnectionType.CLIENT).send(request).decode()
-    return dict(re.findall(r"(.+?): (.+)\r\n", head))
+def headers_of(**more):
+    return handshake(wsproto.WSConnection(wsproto.ConnectionType.CLIENT), **more)
 
 
 @pytest.fixture
@@ -52,7 +49,7 @@ def pair():
 def refused(client, ours):
     """The status and code of a refusal before the handshake."""
     shown = {"werkzeug.socket": ours}
-    response = client.get(URL, headers=handshake(), environ_overrides=shown)
+    response = client.get(URL, headers=headers_of(), environ_overrides=shown)
     return response.status_code, response.json and response.json["error"]["code"]
 
 
@@ -81,13 +78,13 @@ def test_a_model_that_is_loaded_on_demand_need_not(serve, connect):
 
 
 def test_a_server_that_shows_no_socket_says_so(serve):
-    error = error_of(serve().get(URL, headers=handshake()), 501)
+    error = error_of(serve().get(URL, headers=headers_of()), 501)
     assert "no socket" in error["message"]
 
 
 def test_messages_are_not_compressed(serve, pair):
     ours, theirs = pair
-    headers = handshake(extensions=[PerMessageDeflate()])
+    headers = headers_of(extensions=[PerMessageDeflate()])
     assert "Sec-WebSocket-Extensions" in headers
     theirs.shutdown(socket.SHUT_WR)  # it leaves at once
     serve().get(URL, headers=headers, environ_overrides={"werkzeug.socket": ours})

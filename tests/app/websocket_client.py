@@ -10,6 +10,12 @@ import wsproto
 from wsproto.events import CloseConnection, Request, TextMessage
 
 
+def handshake(protocol, **more):
+    """The headers of a request for one."""
+    head = protocol.send(Request(host="localhost", target="/v1/stream", **more)).decode()
+    return dict(re.findall(r"(.+?): (.+)\r\n", head))
+
+
 class Client:
     """`application`: Flask's, which is called in a thread."""
 
@@ -17,9 +23,8 @@ class Client:
         self._ours, self._theirs = socket.socketpair()
         self._theirs.settimeout(20)
         self._protocol = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        head = self._protocol.send(Request(host="localhost", target="/v1/stream")).decode()
-        headers = dict(re.findall(r"(.+?): (.+)\r\n", head))
         shown = {"werkzeug.socket": self._ours}
+        headers = handshake(self._protocol)
         request = {"path": "/v1/stream", "headers": headers, "environ_overrides": shown}
         call = application.test_client().get
         self._thread = threading.Thread(target=call, kwargs=request, daemon=True)
