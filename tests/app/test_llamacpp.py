@@ -135,10 +135,9 @@ def scored(job):
 @pytest.mark.parameter("n_probs", "/completion")
 @pytest.mark.parametrize("stream", [False, True])
 def test_probabilities_are_told_of_each_token(make_client, stream):
-    backend = ScriptedBackend(scored)
-    client = make_client(backend)
+    client = make_client(ScriptedBackend(scored))
     response = client.post(URL, json={"prompt": "x", "n_probs": 2, "stream": stream})
-    assert backend.enqueued[0].num_logprobs == 2
+    assert client.backend.enqueued[0].num_logprobs == 2
     [one] = (bodies(response)[0] if stream else response.json)["completion_probabilities"]
     piece = client.models.get().tokenizer.piece
     names = [piece(i).decode("utf-8", "replace") for i in (5, 6)]

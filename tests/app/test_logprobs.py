@@ -104,8 +104,7 @@ def test_bytes_that_are_no_character_are_shown_and_none_is_lost(make_client, ids
     first, second = ids("é")
     a, b = ids("ab")
     logprobs = [scored(a, -1.0), scored(first, -2.0), scored(second, -3.0), scored(b, -4.0)]
-    backend = saying(("a", logprobs[:1]), ("", logprobs[1:2]), ("éb", logprobs[2:]))
-    client = make_client(backend)
+    client = make_client(saying(("a", logprobs[:1]), ("", logprobs[1:2]), ("éb", logprobs[2:])))
     choice, bodies = asked(client, COMPLETIONS, {"prompt": "x", "logprobs": 0})
     assert choice["text"] == "aéb"
     assert choice["logprobs"]["tokens"] == ["a", r"bytes:\xc3", r"bytes:\xa9", "b"]
@@ -122,8 +121,7 @@ def test_bytes_that_are_no_character_are_shown_and_none_is_lost(make_client, ids
 
 def test_a_stop_token_ends_the_logprobs_of_a_completion(make_client, ids, tokenizer):
     [a], end = ids("a"), tokenizer.token_id("</s>")
-    backend = saying(("a", [scored(a, -0.25)]), stop_token=scored(end, -0.5))
-    client = make_client(backend)
+    client = make_client(saying(("a", [scored(a, -0.25)]), stop_token=scored(end, -0.5)))
     body = {"prompt": "x", "logprobs": 0, "stream_options": {"include_usage": True}}
     choice, [*bodies, end] = asked(client, COMPLETIONS, body)
     assert choice["text"] == "a" and end["usage"]["completion_tokens"] == 1
@@ -184,8 +182,7 @@ def test_of_tokens_with_one_text_the_likeliest_is_told(chosen):
 @pytest.mark.parametrize("logprobs", [None, 1])
 def test_a_prompt_alone_is_scored_without_new_tokens(make_client, ids, logprobs):
     x, y = ids("xy")
-    backend = saying(("never", []), prompt=[None, scored(y, -7.0, (x, -0.125))])
-    client = make_client(backend)
+    client = make_client(saying(("never", []), prompt=[None, scored(y, -7.0, (x, -0.125))]))
     request = {"prompt": [x, y], "echo": True, "logprobs": logprobs, "max_tokens": 0}
     body = client.post(COMPLETIONS, json=request).json
     [choice] = body["choices"]
@@ -194,7 +191,7 @@ def test_a_prompt_alone_is_scored_without_new_tokens(make_client, ids, logprobs)
     if logprobs is not None:
         assert choice["logprobs"]["token_logprobs"] == [None, -7.0]
     assert body["usage"]["total_tokens"] == 2
-    assert [job.max_new_tokens for job in backend.enqueued] == [0]
+    assert [job.max_new_tokens for job in client.backend.enqueued] == [0]
     bodies = frames(client.post(COMPLETIONS, json={**request, "stream": True}))
     assert [b["choices"][0]["text"] for b in bodies] == ["xy", ""]
 
@@ -238,8 +235,7 @@ def test_tokens_are_called_by_their_ids_on_request(make_client, ids):
 @pytest.mark.parameter("logprobs", "top_logprobs", "/v1/chat/completions")
 def test_chat_tells_bytes_and_alternatives(make_client, ids, tokenizer):
     [a], end = ids("a"), tokenizer.token_id("<|im_end|>")
-    backend = saying(("a", [scored(a, -0.25, (a, -0.25), (end, -math.inf))]))
-    client = make_client(backend)
+    client = make_client(saying(("a", [scored(a, -0.25, (a, -0.25), (end, -math.inf))])))
     request = {"messages": HELLO, "logprobs": True, "top_logprobs": 2}
     choice, bodies = asked(client, CHAT, request)
     token = {"token": "a", "logprob": -0.25, "bytes": [97]}
@@ -248,7 +244,7 @@ def test_chat_tells_bytes_and_alternatives(make_client, ids, tokenizer):
     assert choice["logprobs"] == expected
     assert [b["choices"][0]["logprobs"] for b in bodies] == [None, expected, None]
     client.post(CHAT, json={"messages": HELLO, "logprobs": True})
-    assert [job.num_logprobs for job in backend.enqueued] == [2, 2, 0]
+    assert [job.num_logprobs for job in client.backend.enqueued] == [2, 2, 0]
 
 
 def test_thoughts_and_calls_of_tools_have_logprobs_as_text_has(make_client, ids):
@@ -278,8 +274,7 @@ def test_the_best_are_those_with_the_highest_mean_logprob(make_client, ids):
         stop_token = scored(a, means[choice][2]) if len(means[choice]) > 2 else None
         yield Finished(job.identifier, "stop", 5, len(means[choice]), 0, stop_token=stop_token)
 
-    backend = ScriptedBackend(script)
-    client = make_client(backend)
+    client = make_client(ScriptedBackend(script))
     request = {"prompt": ["x", "y"], "n": 2, "best_of": 4, "seed": 3}
     body = client.post(COMPLETIONS, json=request).json
     texts = [(c["index"], c["text"]) for c in body["choices"]]
@@ -287,7 +282,7 @@ def test_the_best_are_those_with_the_highest_mean_logprob(make_client, ids):
     assert all(choice["logprobs"] is None for choice in body["choices"])
     assert body["usage"]["prompt_tokens"] == 10
     assert body["usage"]["completion_tokens"] == 2 * (2 + 1 + 1 + 3)
-    assert sorted(job.sampling.seed for job in backend.enqueued) == [3, 3, 4, 4, 5, 5, 6, 6]
+    assert sorted(job.sampling.seed for job in client.backend.enqueued) == [3, 3, 4, 4, 5, 5, 6, 6]
 
 
 def test_best_of_one_changes_nothing(client):
@@ -376,14 +371,13 @@ def test_a_prompt_s_tokens_are_told_by_vllms_names(make_client, ids):
 def test_an_echo_and_prompt_logprobs_each_have_their_own_number(make_client, ids):
     x, y, a = ids("xya")
     prompt = [None, scored(y, -7.0, (x, -0.125), (a, -2.0))]
-    backend = saying(("a", [scored(a, -0.25, (a, -0.25))]), prompt=prompt)
-    client = make_client(backend)
+    client = make_client(saying(("a", [scored(a, -0.25, (a, -0.25))]), prompt=prompt))
     for echoed, told in ((1, 2), (2, 1), (0, 0)):
         request = {"prompt": [x, y], "echo": True, "logprobs": echoed, "prompt_logprobs": told}
         [choice] = client.post(COMPLETIONS, json={**request, "max_tokens": 1}).json["choices"]
         assert len(choice["logprobs"]["top_logprobs"][1]) == echoed + 1
         assert len(choice["prompt_logprobs"][1]) == told + 1
-    assert [job.prompt_logprobs for job in backend.enqueued] == [2, 2, 0]
+    assert [job.prompt_logprobs for job in client.backend.enqueued] == [2, 2, 0]
 
 
 @pytest.mark.parametrize("more", [{"stream": True}, {"prompt_logprobs": 21}])

@@ -209,12 +209,11 @@ def test_each_prompt_has_the_limit_that_fits_it(client):
 
 
 def test_no_limit_at_all_is_the_default(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend, default_max_tokens=7)
+    client = make_client(ScriptedBackend(), default_max_tokens=7)
     client.post("/v1/chat/completions", json={**MESSAGES, "max_tokens": -1})
     client.post("/completion", json={"prompt": "x", "n_predict": -1})
     client.post("/completion", json={"prompt": "x", "n_predict": 0})
-    assert [job.max_new_tokens for job in backend.enqueued] == [7, 7, 0]
+    assert [job.max_new_tokens for job in client.backend.enqueued] == [7, 7, 0]
 
 
 def test_what_a_request_tells_ends_with_it(client):

@@ -81,11 +81,10 @@ def test_options_reach_the_engine_beside_the_defaults_of_ollama(client, options,
 
 
 def test_a_preset_goes_before_the_defaults_and_options_before_a_preset(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"cold": {"temperature": 0.1, "top_k": 3}})
+    client = make_client(ScriptedBackend(), presets={"cold": {"temperature": 0.1, "top_k": 3}})
     body = {**HELLO, "preset": "cold", "options": {"top_k": 5, "stop": ["x"]}}
     lines(client.post(CHAT, json=body))
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert (job.sampling.temperature, job.sampling.top_k, job.sampling.top_p) == (0.1, 5, 0.9)
     assert job.stop_strings == ("x",)
 
@@ -240,14 +239,13 @@ def test_thinking_is_switched_on_and_off(make_client, with_template, think, swit
 
 
 def test_open_webuis_effort_among_the_options_is_how_to_think(make_client, with_template):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
+    client = make_client(ScriptedBackend(says("x")), path=with_template("{{ reasoning_effort }}"))
     for more, status in (({}, 200), ({"think": "low"}, 200), ({"think": "high"}, 400)):
         body = {**HELLO, **more, "options": {"reasoning_effort": "low"}, "stream": False}
         response = client.post(CHAT, json=body)
         assert response.status_code == status, (more, response.text)
     decode = client.models.get().tokenizer.decode
-    assert [decode(job.prompt) for job in backend.enqueued] == ["low"] * 2
+    assert [decode(job.prompt) for job in client.backend.enqueued] == ["low"] * 2
     for name, value in (("reasoning_effort", "x"), ("logit_bias", "x"), ("logit_bias", "7:nan")):
         refused = client.post(CHAT, json={**HELLO, "options": {name: value}})
         assert refused.json["error"].startswith(f"options.{name}")
@@ -265,23 +263,22 @@ def test_the_form_of_the_answer(client):
 @pytest.mark.parameter("raw")
 @pytest.mark.parameter("system", "context", "/api/generate")
 def test_a_prompt_is_a_message_unless_it_is_raw(make_client):
-    backend = ScriptedBackend(says("Yes."))
-    client = make_client(backend)
+    client = make_client(ScriptedBackend(says("Yes.")))
     body = {"prompt": "Hello", "system": "Be brief."}
     *_, last = lines(client.post(GENERATE, json=body))
-    assert prompt_of(client, backend) == "system\nBe brief.\nuser\nHello\nassistant\n"
-    tokenizer, [first] = client.models.get().tokenizer, backend.enqueued
+    assert prompt_of(client, client.backend) == "system\nBe brief.\nuser\nHello\nassistant\n"
+    tokenizer, [first] = client.models.get().tokenizer, client.backend.enqueued
     end = tokenizer.token_id("<|im_end|>")
     assert last["context"] == [*first.prompt, 0, end]
     more = {"prompt": "And?", "context": last["context"], "stream": False}
     client.post(GENERATE, json=more)
-    then = backend.enqueued[-1].prompt
+    then = client.backend.enqueued[-1].prompt
     assert list(then[: len(last["context"])]) == last["context"]
     bos = tokenizer.token_id(client.models.get().model_dir.special_token("bos_token"))
     assert then.count(bos) == 1
     assert tokenizer.decode(then[len(last["context"]) :]) == "user\nAnd?\nassistant\n"
     raw = client.post(GENERATE, json={"prompt": "Hello", "raw": True, "stream": False})
-    assert tokenizer.decode(backend.enqueued[-1].prompt) == "Hello"
+    assert tokenizer.decode(client.backend.enqueued[-1].prompt) == "Hello"
     assert raw.json["response"] == "Yes." and "context" not in raw.json
 
 
@@ -298,10 +295,9 @@ def test_a_gap_is_filled(make_client, with_tokens):
 
 
 def test_the_assistants_last_message_is_continued(make_client):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
+    client = make_client(ScriptedBackend(says("x")))
     lines(client.post(CHAT, json={"messages": [USER, {"role": "assistant", "content": "It"}]}))
-    assert prompt_of(client, backend).endswith("assistant\nIt")
+    assert prompt_of(client, client.backend).endswith("assistant\nIt")
 
 
 def test_logprobs_come_with_their_texts(make_client):

@@ -11,15 +11,14 @@ URL = "/v1/completions"
 
 @pytest.mark.parameter("preset")
 def test_a_preset_holds_where_the_request_says_nothing(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"calm": {"temperature": 0.3, "top_p": 0.5}})
+    client = make_client(ScriptedBackend(), presets={"calm": {"temperature": 0.3, "top_p": 0.5}})
     body = {"prompt": "x", "preset": "calm", "top_p": 0.9}
     assert client.post(URL, json=body).status_code == 200
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert (job.sampling.temperature, job.sampling.top_p) == (0.3, 0.9)
     body = {"prompt": "x", "preset": "calm", "mirostat_mode": 2}
     assert client.post(URL, json=body).headers["x-switchyard-ignored"] == "top_p"
-    assert backend.enqueued[1].sampling.top_p == 1
+    assert client.backend.enqueued[1].sampling.top_p == 1
 
 
 DRY, DRY_ON = {"dry_multiplier": 0.8, "dry_base": 1.9}, {"dry_multiplier": 0.8, "dry_base": 1.5}
@@ -48,11 +47,10 @@ GUIDED = {"cfg_scale": 2, "negative_prompt": "no"}
     ids=str,
 )
 def test_a_preset_and_a_request_add_up(make_client, preset, path, own, expected):
-    backend = ScriptedBackend()
-    client = make_client(backend, presets={"mine": preset})
+    client = make_client(ScriptedBackend(), presets={"mine": preset})
     response = client.post(path, json={"prompt": "x", "preset": "mine", **own})
     assert response.status_code == 200, response.json
-    [job] = backend.enqueued
+    [job] = client.backend.enqueued
     assert {field: getattr(job.sampling, field) for field in expected} == expected
 
 

@@ -9,8 +9,7 @@ pytestmark = pytest.mark.both_ways
 
 
 def test_thirty_that_come_at_once_get_one_answer(make_client, ask, gate):
-    backend = ScriptedBackend(gate=gate)
-    client = make_client(backend)
+    client = make_client(ScriptedBackend(gate=gate))
     first, *others = [ask(client, ASKED, headers=KEY) for _ in range(30)]
     transcripts = client.application.extensions["switchyard"].answers.transcripts
     wait_for_readers(transcripts, 30)
@@ -18,7 +17,7 @@ def test_thirty_that_come_at_once_get_one_answer(make_client, ask, gate):
     answer = first.get(timeout=20)
     assert answer.status_code == 200
     assert {other.get(timeout=20).data for other in others} == {answer.data}
-    assert len(backend.enqueued) == 1
+    assert len(client.backend.enqueued) == 1
 
 
 def test_repetitions_leave_the_threads_that_jobs_need(make_client, ask, gate):

@@ -219,11 +219,10 @@ def test_the_form_of_the_answer_constrains_the_job(client, form):
 
 @pytest.mark.parameter("reasoning", "reasoning.effort")
 def test_the_effort_is_told_to_the_template(make_client, with_template):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template("{{ reasoning_effort }}"))
+    client = make_client(ScriptedBackend(), path=with_template("{{ reasoning_effort }}"))
     reasoning = {"effort": "low", "summary": "auto", "x": None}
     body = client.post(URL, json={**HELLO, "reasoning": reasoning}).json
-    assert prompt_of(client, backend) == "low" and body["reasoning"]["effort"] == "low"
+    assert prompt_of(client, client.backend) == "low" and body["reasoning"]["effort"] == "low"
 
 
 def test_what_exceeds_the_context_is_named(make_client):

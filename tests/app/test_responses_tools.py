@@ -104,8 +104,7 @@ def test_the_last_item_alone_is_incomplete_in_a_stream_too(make_client):
 @pytest.mark.parameter("tools", "tools[].type", "tools[].defer_loading", "/v1/responses")
 def test_functions_of_a_namespace_are_offered_and_hosted_tools_are_not(make_client):
     call = '<tool_call>{"name": "math__add", "arguments": {}}</tool_call>'
-    backend = ScriptedBackend(says(call))
-    client = make_client(backend)
+    client = make_client(ScriptedBackend(says(call)))
     tools = [
         {"type": "namespace", "name": "math", "description": "Sums.", "tools": [TOOL]},
         {"type": "web_search", "external_web_access": False},
@@ -116,7 +115,7 @@ def test_functions_of_a_namespace_are_offered_and_hosted_tools_are_not(make_clie
     assert response.json["tools"] == tools
     [item] = response.json["output"]
     assert (item["type"], item["name"]) == ("function_call", "math__add")
-    prompt = prompt_of(client, backend)
+    prompt = prompt_of(client, client.backend)
     assert '"math__add"' in prompt and "later" not in prompt and "web_search" not in prompt
     choice = {"type": "web_search"}
     refused = client.post(URL, json={**HELLO, "tools": tools, "tool_choice": choice})

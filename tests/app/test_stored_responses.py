@@ -32,8 +32,7 @@ def gone(response, identifier):
 @pytest.mark.parameter("store", "/v1/responses")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_continues_another_as_if_all_had_been_sent(make_client, with_template, stream):
-    backend = ScriptedBackend(THINKS_AND_CALLS)
-    client = make_client(backend, path=with_template(WHOLE))
+    client = make_client(ScriptedBackend(THINKS_AND_CALLS), path=with_template(WHOLE))
     more = {"tools": [TOOL], "stream": stream}
     sent, last, used = [], None, []
     for item in (
@@ -49,7 +48,7 @@ def test_a_response_continues_another_as_if_all_had_been_sent(make_client, with_
         sent += response["output"]
         last = response["id"]
         used.append(response["usage"]["input_tokens"])
-    jobs = [job.prompt for job in backend.enqueued]
+    jobs = [job.prompt for job in client.backend.enqueued]
     assert jobs[::2] == jobs[1::2] and used == [len(job) for job in jobs[::2]]
     told = client.models.get().tokenizer.decode(jobs[-1])
     assert told.count("Be brief") == 1 and told.count("Hm.") == told.count("Sure.") == 2
