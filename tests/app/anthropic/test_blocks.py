@@ -3,14 +3,7 @@
 import pytest
 
 from switchyard.app.formats.anthropic import parse
-from tests.app.anthropic.asked import (
-    CALL,
-    HELLO,
-    THINKS_AND_CALLS,
-    TOOLS,
-    URL,
-    USER,
-)
+from tests.app.anthropic.asked import CALL, HELLO, THINKS_AND_CALLS, TOOLS, URL, USER
 from tests.app.conftest import named_events, prompt_of
 from tests.scripted import ScriptedBackend, says
 
@@ -71,10 +64,7 @@ def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(make_clien
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("arguments", "stop", "ending"),
-    [
-        ('{"a": 7', "}", ("stop_sequence", "}")),
-        ('{"a": 7}', "</tool_call>", ("tool_use", None)),
-    ],
+    [('{"a": 7', "}", ("stop_sequence", "}")), ('{"a": 7}', "</tool_call>", ("tool_use", None))],
 )
 def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
     make_client, arguments, stop, ending, stream

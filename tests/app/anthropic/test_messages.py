@@ -43,11 +43,7 @@ def test_a_stream_has_the_events_of_the_api_in_order(make_client):
     assert start["message"]["usage"]["output_tokens"] == 0
     input_tokens = start["message"]["usage"]["input_tokens"]
     assert bodies == [
-        {
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "text", "text": ""},
-        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         *(
             {
                 "type": "content_block_delta",

@@ -133,11 +133,7 @@ def test_a_budget_opens_no_thoughts_that_are_open(make_client, with_template, en
 
 @pytest.mark.parametrize(
     ("template", "settings"),
-    [
-        (TEMPLATE, {}),
-        (THINKS, {"reasoning_end": ""}),
-        (THINKS + "\n</think>\n", {}),
-    ],
+    [(TEMPLATE, {}), (THINKS, {"reasoning_end": ""}), (THINKS + "\n</think>\n", {})],
 )
 def test_a_budget_is_refused_where_there_are_no_thoughts(
     make_client, with_template, template, settings

@@ -107,14 +107,8 @@ u, a = "user", "assistant"
         ([{"role": u, "content": "u"}, says(u, text("v"))], [{"user": "u\nv"}]),
         ([says(u, text("u")), says(a, text("yes"))], [user, yes]),
         ([says(u, text("u")), says(a, THINKS, text("yes"))], [user, hm | yes]),
-        (
-            [says(u, text("u")), says(a, THINKS), says(a, text("yes"))],
-            [user, hm | yes],
-        ),
-        (
-            [says(u, text("u")), says(a, text("a")), says(a, text("b"))],
-            [user, {"text": "a\nb"}],
-        ),
+        ([says(u, text("u")), says(a, THINKS), says(a, text("yes"))], [user, hm | yes]),
+        ([says(u, text("u")), says(a, text("a")), says(a, text("b"))], [user, {"text": "a\nb"}]),
         (
             [says(u, text("u")), says(a, text("yes"), *CALLS), says(u, result("1", "3"))],
             [user, yes | both, res_1],
