@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from tests.app.chat.conftest import URL
 from tests.app.chat.test_enforced import WEATHER
-from tests.app.chat.test_tools import URL
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend
 

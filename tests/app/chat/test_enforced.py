@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tests.app.chat.test_tools import URL
+from tests.app.chat.conftest import URL
 from tests.app.conftest import frames
 from tests.engine.forced import exl2_backend
 from tests.scripted import ScriptedBackend, says

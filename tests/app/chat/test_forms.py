@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.app.chat.conftest import URL
 from tests.app.chat.test_enforced import MARKS, REQUEST, TEMPLATE, VALID, WEATHER, verdict
-from tests.app.chat.test_tools import URL
 from tests.app.conftest import frames
 from tests.engine.forced import exl2_backend
 from tests.scripted import ScriptedBackend, says

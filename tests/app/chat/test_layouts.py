@@ -4,8 +4,8 @@ import pytest
 from tokenizers import Tokenizer as Library
 
 from switchyard import engine
+from tests.app.chat.conftest import URL
 from tests.app.chat.test_enforced import REQUEST, WEATHER
-from tests.app.chat.test_tools import URL
 from tests.conftest import DEMO
 from tests.layouts import LAYOUTS, TAGS, lay_out
 from tests.scripted import ScriptedBackend, says

@@ -2,7 +2,6 @@
 
 import logging
 
-from tests.app.chat.test_templates import ask
 from tests.app.chat.test_tools import QUESTION
 from tests.scripted import ScriptedBackend
 
@@ -13,19 +12,15 @@ NAMED = [
 ]
 
 
-def test_a_request_with_tools_gets_the_template_for_tools(make_client, with_template):
-    path = with_template(NAMED)
-    assert ask(make_client, path, tools=[])[1] == "default"
-    assert ask(make_client, path, tools=QUESTION["tools"])[1] == "get_weather<tool_call>"
-    assert ask(make_client, path, tools=QUESTION["tools"], tool_choice="none")[1] == "default"
-
-
-def test_variables_are_those_of_the_template_that_is_used(make_client, with_template):
-    path = with_template(NAMED)
+def test_a_request_with_tools_gets_the_template_for_tools_and_its_variables(chat):
+    without = {"messages": QUESTION["messages"]}
+    asked = chat(without, template=NAMED)
+    assert asked.prompt == "default"
+    assert asked.again(QUESTION).prompt == "get_weather<tool_call>"
+    assert asked.again({**QUESTION, "tool_choice": "none"}).prompt == "default"
     mood = {"chat_template_kwargs": {"mood": " fair"}}
-    assert ask(make_client, path, tools=[], **mood)[1] == "default fair"
-    response, _ = ask(make_client, path, tools=QUESTION["tools"], **mood)
-    assert (response.status_code, response.json["error"]["param"]) == (400, "chat_template_kwargs")
+    assert asked.again(without | mood).prompt == "default fair"
+    assert asked.again(QUESTION | mood).refusal == "chat_template_kwargs"
 
 
 def test_the_start_names_the_template_that_can_render_nothing(make_client, with_template, caplog):

@@ -7,9 +7,9 @@ import pytest
 from switchyard import engine
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.parts.call_formats import FORMATS
+from tests.app.chat.conftest import URL
 from tests.app.chat.shapes import SHAPES
 from tests.app.chat.test_enforced import REQUEST, WEATHER, verdict
-from tests.app.chat.test_tools import URL
 from tests.app.conftest import frames
 from tests.scripted import ScriptedBackend, says
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from tests.app.chat.conftest import URL
 from tests.app.conftest import frames, wait_until_empty
 from tests.scripted import ScriptedBackend, finished, says
 
-URL = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 WEATHER = {
     "type": "function",
@@ -24,181 +24,155 @@ CALL = ['Well.\n<tool_call>\n{"name": "get_weather", "argu', 'ments": {"city": '
 CALLS = [*CALL, "\n</tool_call>\n<tool_call>", '{"name": "get_time", "arguments": {}}</tool_call>']
 
 
-def allowed(*names):
+def allowed(*names, mode="auto"):
     tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
-def prompt_of(client, backend):
-    return client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+def history(name, arguments):
+    """With a call and its result."""
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "x"}
+    return [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}, result]
 
 
 @pytest.mark.parameter("tools", "/v1/chat/completions")
 @pytest.mark.parameter("tools[].type", "/v1/chat/completions")
 @pytest.mark.parameter("tools[].function")
 @pytest.mark.parameter("tools[].function.name")
-def test_calls_of_tools_are_told_apart_from_text(make_client):
-    body = make_client(ScriptedBackend(says(*CALLS))).post(URL, json=QUESTION).json
-    [choice] = body["choices"]
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["content"] == "Well."
-    weather, time = choice["message"]["tool_calls"]
-    assert weather["type"] == "function" and weather["id"].startswith("call_")
-    assert weather["function"] == {"name": "get_weather", "arguments": '{"city": "Rome"}'}
-    assert time["function"] == {"name": "get_time", "arguments": "{}"}
-    assert weather["id"] != time["id"]
+def test_calls_of_tools_are_told_apart_from_text(chat):
+    choice = chat(QUESTION, *CALLS).choice
+    message = choice["message"]
+    first, second = [call.pop("id") for call in message["tool_calls"]]
+    assert first.startswith("call_") and first != second
+    assert (choice["finish_reason"], message["content"]) == ("tool_calls", "Well.")
+    assert message["tool_calls"] == [
+        {
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+        },
+        {"type": "function", "function": {"name": "get_time", "arguments": "{}"}},
+    ]
 
 
-def test_what_was_held_back_for_a_call_that_never_came_is_text(make_client):
-    client = make_client(ScriptedBackend(says("So ", "<tool_ca")))
-    assert client.post(URL, json=QUESTION).json["choices"][0]["message"]["content"] == "So <tool_ca"
-    deltas = frames(client.post(URL, json={**QUESTION, "stream": True}))
-    told = [c["delta"].get("content") or "" for body in deltas for c in body["choices"]]
-    assert "".join(told) == "So <tool_ca"
+def test_what_was_held_back_for_a_call_that_never_came_is_text(chat):
+    asked = chat(QUESTION, "So ", "<tool_ca")
+    assert asked.message["content"] == "So <tool_ca"
+    deltas = asked.again({**QUESTION, "stream": True}).deltas
+    assert "".join(delta.get("content") or "" for delta in deltas) == "So <tool_ca"
 
 
-def test_a_form_that_has_something_like_a_call_in_it_is_text(make_client):
+def test_a_form_that_has_something_like_a_call_in_it_is_text(chat):
     pieces = ['{"note": "', '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>', '"}']
-    client = make_client(ScriptedBackend(says(*pieces)))
-    body = {**QUESTION, "response_format": {"type": "json_object"}}
-    [choice] = client.post(URL, json=body).json["choices"]
+    choice = chat({**QUESTION, "response_format": {"type": "json_object"}}, *pieces).choice
     assert choice["message"]["content"] == "".join(pieces)
     assert not choice["message"].get("tool_calls") and choice["finish_reason"] == "stop"
 
 
-def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(make_client):
-    client = make_client(ScriptedBackend(says(*CALLS)))
-    bodies = frames(client.post(URL, json={**QUESTION, "stream": True}))
+def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(chat):
+    bodies = frames(chat({**QUESTION, "stream": True}, *CALLS).response)
     choices = [body["choices"][0] for body in bodies]
     deltas = [choice["delta"] for choice in choices]
-    first, second = (d["tool_calls"][0] for d in deltas if "id" in d.get("tool_calls", [{}])[0])
-    assert first.pop("id") != second.pop("id")
-    assert first == {
-        "index": 0,
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": ""},
-    }
-    arguments = [
-        (call["index"], call["function"]["arguments"])
-        for delta in deltas
-        for call in delta.get("tool_calls", [])
-        if "id" not in call and "type" not in call
+    calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    first, second = [call.pop("id") for call in calls if "id" in call]
+    assert first != second
+    assert [(call["index"], call.get("type"), call["function"]) for call in calls] == [
+        (0, "function", {"name": "get_weather", "arguments": ""}),
+        (0, None, {"arguments": '{"city": '}),
+        (0, None, {"arguments": '"Rome"}'}),
+        (1, "function", {"name": "get_time", "arguments": ""}),
+        (1, None, {"arguments": "{}"}),
     ]
-    assert arguments == [(0, '{"city": '), (0, '"Rome"}'), (1, "{}")]
     assert [d["content"] for d in deltas if "content" in d] == [None, "Well."]
     assert [c["finish_reason"] for c in choices][-2:] == [None, "tool_calls"]
 
 
-def test_content_is_null_where_there_are_only_calls(make_client):
-    client = make_client(ScriptedBackend(says("\n<tool_call>", CALLS[-1], "\n")))
-    message = client.post(URL, json=QUESTION).json["choices"][0]["message"]
+def test_content_is_null_where_there_are_only_calls(chat):
+    message = chat(QUESTION, "\n<tool_call>", CALLS[-1], "\n").message
     assert message["content"] is None and len(message["tool_calls"]) == 1
-
-
-def test_a_call_cut_off_by_the_limit_says_so(make_client):
-    client = make_client(ScriptedBackend(says(*CALL[:2], reason="length")))
-    [choice] = client.post(URL, json=QUESTION).json["choices"]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": '
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("pieces", "stop_reason", "reason"),
+    ("pieces", "stop_reason", "model_ends", "reason"),
     [
-        (CALL[:2], '"', "stop"),
-        (CALL[:2], 5, "stop"),
-        (CALL[:2], "loop", "stop"),
-        ((*CALLS[:-1], CALLS[-1][:-14]), "}", "stop"),  # the second of two
-        (CALL[:2], None, "tool_calls"),  # the model's own end
-        (CALL, "</tool_call>", "tool_calls"),
+        (CALL[:2], '"', "stop", "stop"),
+        (CALL[:2], 5, "stop", "stop"),
+        (CALL[:2], "loop", "stop", "stop"),
+        ((*CALLS[:-1], CALLS[-1][:-14]), "}", "stop", "stop"),  # the second of two
+        (CALL[:2], None, "stop", "tool_calls"),  # the model's own end
+        (CALL, "</tool_call>", "stop", "tool_calls"),
+        (CALL[:2], None, "length", "length"),
     ],
 )
-def test_a_call_that_a_stop_cuts_off_is_not_told_as_one_to_make(
-    make_client, pieces, stop_reason, reason, stream
+def test_a_call_that_is_cut_off_is_not_told_as_one_to_make(
+    chat, pieces, stop_reason, model_ends, reason, stream
 ):
-    client = make_client(ScriptedBackend(says(*pieces, stop_reason=stop_reason)))
-    response = client.post(URL, json={**QUESTION, "stream": stream})
-    [choice] = frames(response)[-1]["choices"] if stream else response.json["choices"]
+    script = says(*pieces, reason=model_ends, stop_reason=stop_reason)
+    asked = chat({**QUESTION, "stream": stream}, backend=ScriptedBackend(script))
+    choice = frames(asked.response)[-1]["choices"][0] if stream else asked.choice
     assert (choice["finish_reason"], choice.get("stop_reason")) == (reason, stop_reason)
+    if not stream:
+        begun = choice["message"]["tool_calls"][0]["function"]["arguments"]
+        assert begun.startswith('{"city": ') and '{"city": "Rome"}'.startswith(begun)
 
 
 @pytest.mark.parameter("parallel_tool_calls", "/v1/chat/completions")
 @pytest.mark.parametrize("stream", [False, True])
-def test_without_parallel_calls_the_job_ends_with_the_first(make_client, stream):
+def test_without_parallel_calls_the_job_ends_with_the_first(chat, stream):
     def many_calls(job):
         started, *chunks, _ = says(*CALL, "\n</tool_call>\n")(job)
         yield started
         yield from itertools.islice(itertools.cycle(chunks), 20_000)
         yield finished(job, 20_000)
 
-    backend = ScriptedBackend(many_calls)
-    client = make_client(backend)
-    request = {**QUESTION, "parallel_tool_calls": False, "stream": stream}
-    response = client.post(URL, json=request)
-    bodies = frames(response) if stream else [response.json]
+    body = {**QUESTION, "parallel_tool_calls": False, "stream": stream}
+    asked = chat(body, backend=ScriptedBackend(many_calls))
+    bodies = frames(asked.response) if stream else [asked.response.json]
     parts = [choice.get("delta", choice.get("message")) for b in bodies for choice in b["choices"]]
     calls = [call for part in parts for call in part.get("tool_calls", [])]
     assert {call.get("index", 0) for call in calls} == {0}
     arguments = "".join(call["function"]["arguments"] for call in calls)
     assert json.loads(arguments) == {"city": "Rome"}
     assert bodies[-1]["choices"][0]["finish_reason"] == "tool_calls"
-    wait_until_empty(client)
-    assert sum(backend.num_chunks.values()) < 20_000
+    wait_until_empty(asked.client)
+    assert sum(asked.backend.num_chunks.values()) < 20_000
+
+
+BOTH = ("get_weather", "get_time")
+
+
+@pytest.mark.parametrize("parallel", [None, True, False])
+@pytest.mark.parametrize(
+    "choice", ["auto", allowed(*BOTH), "required", allowed(*BOTH, mode="required")]
+)
+def test_one_call_at_a_time_holds_for_each_choice_of_tools(chat, choice, parallel):
+    more = {} if parallel is None else {"parallel_tool_calls": parallel}
+    message = chat({**QUESTION, "tool_choice": choice, **more}, *CALLS).message
+    names = [call["function"]["name"] for call in message["tool_calls"]]
+    assert names == [*BOTH][: 1 if parallel is False else 2]
+    assert CALL[0].startswith(message["content"])
 
 
 @pytest.mark.parameter("tools[].function.description")
 @pytest.mark.parameter("tools[].function.parameters")
-def test_a_model_without_tools_is_told_of_them_by_the_system(make_client):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
+def test_a_model_without_tools_is_told_of_them_by_the_system(chat):
     messages = [{"role": "developer", "content": "Be brief."}, *QUESTION["messages"]]
-    client.post(URL, json={**QUESTION, "messages": messages})
-    prompt = prompt_of(client, backend)
-    assert prompt.startswith("system\nBe brief.\n\n# Tools")
-    assert '{"name": "get_weather", "description": "The weather of a city <|im_end|>"' in prompt
-    assert "<tool_call>" in prompt and '{"name": "get_time", "description": ""' in prompt
-    forbidden = client.models.get().tokenizer.token_id("<|im_end|>")
-    assert backend.enqueued[0].prompt.count(forbidden) == 2  # the template's own
-
-
-@pytest.mark.parameter("messages[].content[].type")
-@pytest.mark.parameter("messages[].content[].text")
-@pytest.mark.parameter("messages[].tool_calls")
-@pytest.mark.parameter("messages[].tool_calls[].function")
-@pytest.mark.parameter("messages[].tool_calls[].function.name")
-@pytest.mark.parameter("messages[].tool_calls[].function.arguments", "/v1/chat/completions")
-def test_calls_and_results_are_told_to_a_model_without_tools(make_client):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'},
-    }
-    messages = [
-        *QUESTION["messages"],
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "Sun."},
-        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "Rain."}]},
-    ]
-    assert client.post(URL, json={"messages": messages}).status_code == 200
-    expected = (
-        'user\nWeather?\nassistant\n<tool_call>\n{"name": "get_weather", "arguments":'
-        ' {"city": "Rome"}}\n</tool_call>\nuser\n<tool_response>\nSun.\n</tool_response>\n'
-        "<tool_response>\nRain.\n</tool_response>\nassistant\n"
-    )
-    assert prompt_of(client, backend) == expected
+    asked = chat({**QUESTION, "messages": messages})
+    assert asked.prompt.startswith("system\nBe brief.\n\n# Tools")
+    weather = '{"name": "get_weather", "description": "The weather of a city <|im_end|>"'
+    for part in (weather, "<tool_call>", '{"name": "get_time", "description": ""'):
+        assert part in asked.prompt
+    forbidden = asked.client.models.get().tokenizer.token_id("<|im_end|>")
+    assert asked.job.prompt.count(forbidden) == 2  # the template's own
 
 
 @pytest.mark.parameter("tool_choice", "/v1/chat/completions")
-def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client):
-    backend = ScriptedBackend(says(*CALL))
-    client = make_client(backend)
-    body = client.post(URL, json={**QUESTION, "tool_choice": "none"}).json
-    assert body["choices"][0]["message"]["content"] == "".join(CALL)
-    assert body["choices"][0]["finish_reason"] == "stop"
-    assert prompt_of(client, backend) == "user\nWeather?\nassistant\n"
+def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(chat):
+    asked = chat({**QUESTION, "tool_choice": "none"}, *CALL)
+    assert asked.message["content"] == "".join(CALL)
+    assert asked.choice["finish_reason"] == "stop"
+    assert asked.prompt == "user\nWeather?\nassistant\n"
 
 
 @pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
@@ -208,15 +182,11 @@ def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(make_client
 @pytest.mark.parameter("tool_choice.allowed_tools.tools[].type")
 @pytest.mark.parameter("tool_choice.allowed_tools.tools[].function")
 @pytest.mark.parameter("tool_choice.allowed_tools.tools[].function.name")
-def test_allowed_tools_are_all_that_the_model_sees(make_client):
-    backend = ScriptedBackend(says(*CALLS))
-    client = make_client(backend)
-    request = {**QUESTION, "tool_choice": allowed("get_time")}
-    message = client.post(URL, json=request).json["choices"][0]
-    assert "get_weather" not in prompt_of(client, backend)
-    [call] = message["message"]["tool_calls"]
-    assert call["function"]["name"] == "get_time"
-    assert message["message"]["content"].startswith("".join(CALL))
+def test_allowed_tools_are_all_that_the_model_sees(chat):
+    asked = chat({**QUESTION, "tool_choice": allowed("get_time")}, *CALLS)
+    assert "get_weather" not in asked.prompt
+    assert [call["function"]["name"] for call in asked.message["tool_calls"]] == ["get_time"]
+    assert asked.message["content"].startswith("".join(CALL))
 
 
 @pytest.mark.parametrize(
@@ -231,9 +201,6 @@ def test_allowed_tools_are_all_that_the_model_sees(make_client):
         ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tool_choice": allowed("get_time", "no")}, "tool_choice"),
-        ({"functions": [TIME["function"]]}, "functions"),
-        ({"function_call": {"name": "f"}}, "function_call"),
-        ({"chat_template": "{{ x }}"}, "chat_template"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"enable_feeling": False}}, "chat_template_kwargs"),
         ({"enable_thinking": True, "thinking": {"type": "disabled"}}, "thinking"),
@@ -242,11 +209,9 @@ def test_allowed_tools_are_all_that_the_model_sees(make_client):
         ({"continue_final_message": True}, "continue_final_message"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, param):
-    backend = ScriptedBackend(says("x"))
-    response = make_client(backend).post(URL, json={**QUESTION, **change})
-    assert (response.status_code, response.json["error"]["param"]) == (400, param)
-    assert not backend.enqueued
+def test_what_cannot_be_honoured_is_refused_by_its_name(chat, change, param):
+    asked = chat({**QUESTION, **change})
+    assert asked.refusal == param and not asked.backend.enqueued
 
 
 @pytest.mark.parametrize(
@@ -257,43 +222,35 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(make_client, change, par
         ("chat_template", "x", " is not supported: the model's own is used"),
     ],
 )
-def test_what_is_refused_is_told_with_what_to_use_instead(make_client, name, value, said):
-    response = make_client(ScriptedBackend()).post(URL, json={**QUESTION, name: value})
-    assert response.json["error"]["message"].startswith(f"{name} is not supported")
-    assert response.json["error"]["message"].endswith(said)
+def test_what_is_refused_is_told_with_what_to_use_instead(chat, name, value, said):
+    asked = chat({**QUESTION, name: value})
+    assert asked.refusal == name and not asked.backend.enqueued
+    message = asked.response.json["error"]["message"]
+    assert message.startswith(f"{name} is not supported") and message.endswith(said)
 
 
-FUNCTION = {"name": "f", "arguments": "{}"}
+NAMED = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 
 
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "x"}, "messages.0.tool_call_id"),
-        ({"role": "user", "content": "x", "tool_call_id": "y"}, "messages.0.tool_call_id"),
-        (
-            {"role": "user", "content": "x", "reasoning_content": "y"},
-            "messages.0.reasoning_content",
-        ),
-        ({"role": "user"}, "messages.0.content"),
-        ({"role": "system", "content": None}, "messages.0.content"),
-        (
-            {"role": "user", "content": "x", "tool_calls": [{"id": "1", "function": FUNCTION}]},
-            "messages.0.tool_calls",
-        ),
-        (
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            "messages.0.content.0",
-        ),
+        ({"role": "tool", "content": "x"}, "tool_call_id"),
+        ({"role": "user", "content": "x", "tool_call_id": "y"}, "tool_call_id"),
+        ({"role": "user", "content": "x", "reasoning_content": "y"}, "reasoning_content"),
+        ({"role": "user"}, "content"),
+        ({"role": "system", "content": None}, "content"),
+        ({"role": "user", "content": "x", "tool_calls": [NAMED]}, "tool_calls"),
+        ({"role": "user", "content": [IMAGE]}, "content.0"),
     ],
 )
-def test_a_message_that_its_role_cannot_have_is_refused(make_client, message, param):
-    response = make_client(ScriptedBackend()).post(URL, json={"messages": [message]})
-    error = response.json["error"]
-    assert (response.status_code, error["param"]) == (400, param)
-    is_missing = message.get(param.split(".")[2]) is None
+def test_a_message_that_its_role_cannot_have_is_refused(chat, message, param):
+    asked = chat({"messages": [message]})
+    is_missing = message.get(param.split(".")[0]) is None
     expected = "missing_required_parameter" if is_missing else "invalid_value"
-    assert error["code"] == expected
+    code = asked.response.json["error"]["code"]
+    assert (asked.refusal, code) == (f"messages.0.{param}", expected)
 
 
 def test_bare_text_has_no_room_for_calls(make_client):
@@ -307,32 +264,25 @@ def test_bare_text_has_no_room_for_calls(make_client):
     assert (response.status_code, response.text) == (200, "x")
 
 
-def test_a_stream_opens_with_null_content_where_the_model_may_call(make_client):
-    client = make_client(ScriptedBackend(says("x")))
-    opened = []
-    for choice in ("auto", "none"):
-        asked = {**QUESTION, "stream": True, "tool_choice": choice}
-        opened.append(frames(client.post(URL, json=asked))[0]["choices"][0]["delta"]["content"])
+def test_a_stream_opens_with_null_content_where_the_model_may_call(chat):
+    opened = [
+        chat({**QUESTION, "stream": True, "tool_choice": choice}).deltas[0]["content"]
+        for choice in ("auto", "none")
+    ]
     assert opened == [None, ""]
 
 
-def test_names_of_tools_with_other_characters_go_there_and_back(make_client):
-    call = '<tool_call>{"name": "git_log_all_v2", "arguments": {}}</tool_call>'
-    backend = ScriptedBackend(says(call))
-    client = make_client(backend)
-    tools = [{"type": "function", "function": {"name": "git:log/all@v2"}}]
-    body = {**HELLO, "tools": tools}
-    [choice] = client.post(URL, json=body).json["choices"]
-    [called] = choice["message"]["tool_calls"]
+def test_names_of_tools_with_other_characters_go_there_and_back(chat):
+    body = {**HELLO, "tools": [{"type": "function", "function": {"name": "git:log/all@v2"}}]}
+    asked = chat(body, '<tool_call>{"name": "git_log_all_v2", "arguments": {}}</tool_call>')
+    [called] = asked.message["tool_calls"]
     assert called["function"]["name"] == "git:log/all@v2"
-    assert "git_log_all_v2" in prompt_of(client, backend)
-    messages = [*HELLO["messages"], choice["message"], *HELLO["messages"]]
-    client.post(URL, json={**body, "messages": messages})
-    assert prompt_of(client, backend).count("git_log_all_v2") == 2
-    assert "git:log" not in prompt_of(client, backend)
-    twins = [*tools, {"type": "function", "function": {"name": "git_log:all@v2"}}]
-    response = client.post(URL, json={**body, "tools": twins})
-    assert response.json["error"]["param"] == "tools"
+    assert "git_log_all_v2" in asked.prompt
+    messages = [*HELLO["messages"], asked.message, *HELLO["messages"]]
+    prompt = asked.again({**body, "messages": messages}).prompt
+    assert prompt.count("git_log_all_v2") == 2 and "git:log" not in prompt
+    twins = [*body["tools"], {"type": "function", "function": {"name": "git_log:all@v2"}}]
+    assert asked.again({**body, "tools": twins}).refusal == "tools"
 
 
 CALLED = "x{% if tools %}{% endif %}{% set called = messages[1].tool_calls[0].function.arguments %}"
@@ -348,38 +298,19 @@ CALLED = "x{% if tools %}{% endif %}{% set called = messages[1].tool_calls[0].fu
     ],
     ids=["none for tools", "of JSON", "of an object"],
 )
-def test_a_call_that_was_cut_off_is_taken_back(
-    make_client, with_template, arguments, template, empty
-):
-    backend = ScriptedBackend(says("x"))
-    path = {} if template is None else {"path": with_template(template)}
-    client = make_client(backend, tool_format="hermes", **path)
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    messages = [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}]
-    messages.append({"role": "tool", "tool_call_id": "1", "content": "x"})
-    response = client.post(URL, json={"messages": messages})
-    assert response.status_code == 200, response.text
-    prompt = prompt_of(client, backend).replace('\\"', '"')
+def test_a_call_that_was_cut_off_is_taken_back(chat, arguments, template, empty):
+    body = {"messages": history("f", arguments)}
+    prompt = chat(body, template=template, tool_format="hermes").prompt.replace('\\"', '"')
     assert (arguments or empty) in prompt
 
 
-def test_arguments_that_nest_too_deep_for_a_parser_are_taken_back_as_text(make_client):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 1200}}
-    messages = [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}]
-    messages.append({"role": "tool", "tool_call_id": "1", "content": "x"})
-    response = client.post(URL, json={"messages": messages})
-    assert response.status_code == 200, response.text
-    assert "[" * 1200 in prompt_of(client, backend)
+def test_arguments_that_nest_too_deep_for_a_parser_are_taken_back_as_text(chat):
+    assert "[" * 1200 in chat({"messages": history("f", "[" * 1200)}).prompt
 
 
-def test_the_setting_of_the_calls_format_goes_before_what_the_template_shows(
-    make_client, with_template
-):
-    path = with_template("{{ tools }} <tool_call>{{ messages[0]['content'] }}")
-    said = says('[TOOL_CALLS][{"name": "get_time", "arguments": {}}]')
-    client = make_client(ScriptedBackend(said), path=path, tool_format="mistral")
-    [choice] = client.post(URL, json=QUESTION).json["choices"]
+def test_the_setting_of_the_calls_format_goes_before_what_the_template_shows(chat):
+    template = "{{ tools }} <tool_call>{{ messages[0]['content'] }}"
+    said = '[TOOL_CALLS][{"name": "get_time", "arguments": {}}]'
+    choice = chat(QUESTION, said, template=template, tool_format="mistral").choice
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_time"
