@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from tests.scripted import ScriptedBackend, says
-
 TEMPLATE = "{{ messages | tojson }}{% if tools %}{% endif %}"
 
 
@@ -112,17 +110,15 @@ def as_responses(messages):
 
 
 @pytest.fixture
-def told(make_client, with_template):
+def told(chat):
     """What the template gets of a request."""
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend, path=with_template(TEMPLATE), tool_format="hermes")
 
     def told(url, **body):
-        response = client.post(url, json=body)
-        assert response.status_code == 200, response.json
-        messages = json.loads(client.models.get().tokenizer.decode(backend.enqueued[-1].prompt))
-        for message in messages:  # a message without text is one of nothing
-            message["content"] = message.get("content") or None
+        asked = chat(body, template=TEMPLATE, tool_format="hermes", url=url)
+        messages = json.loads(asked.prompt)
+        for message in messages:
+            if message["role"] == "assistant":  # without text it is one of nothing
+                message["content"] = message.get("content") or None
         return messages
 
     return told
@@ -134,56 +130,125 @@ def test_each_shape_of_a_chat_reaches_the_template(told, shape):
     assert told("/v1/chat/completions", messages=messages) == HISTORIES[shape]
 
 
-@pytest.mark.parametrize("shape", HISTORIES)
-def test_each_shape_of_responses_reaches_the_template(told, shape):
-    items = list(as_responses(HISTORIES[shape]))
-    assert told("/v1/responses", input=items) == HISTORIES[shape]
-
-
-@pytest.mark.parametrize("shape", [shape for shape in HISTORIES if shape != "a call at the end"])
-def test_each_shape_of_messages_reaches_the_template(told, shape):
-    expected = MERGED.get(shape, HISTORIES[shape])
-    messages = list(as_anthropic(HISTORIES[shape]))
-    assert told("/v1/messages", messages=messages, max_tokens=5) == expected
-
-
-def test_a_model_without_tools_reads_letters_of_all_languages_as_they_are(make_client):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
-    call = {"name": "f", "arguments": '{"city": "\\u017bory"}'}
-    called = {
-        "role": "assistant",
-        "tool_calls": [{"id": "1", "type": "function", "function": call}],
-    }
-    tool = {"type": "function", "function": {"name": "f", "description": "Łódź"}}
-    body = {"messages": [user("a"), called, result("1", "r")], "tools": [tool]}
-    assert client.post("/v1/chat/completions", json=body).status_code == 200
-    prompt = client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
-    assert '"description": "Łódź"' in prompt and '{"city": "Żory"}' in prompt
+# Of Responses: what a turn may have beside that.
+SUMMARY = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "t", "x": None}]}
+TOLD = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "u"}]}
+SAYS = {"role": "assistant", "content": "x"}
+PARTS = [{"type": "output_text", "text": text, "logprobs": None} for text in "xy"]
+SAYS_TWICE = {"role": "assistant", "content": PARTS}
+CALLS = {"type": "function_call", "call_id": "1", "name": "f1", "arguments": '{"a": null}'}
+GIVES = {"type": "function_call_output", "call_id": "1"}
+GIVES |= {"output": [{"type": "input_text", "text": "r", "detail": None}]}
+TOOLS = {"type": "additional_tools", "tools": []}
 
 
 @pytest.mark.parametrize(
-    ("messages", "expected"),
+    ("items", "messages"),
     [
+        *((list(as_responses(messages)), messages) for messages in HISTORIES.values()),
+        ([user("a"), SUMMARY, SAYS], [user("a"), answer("x", thoughts="t")]),
+        ([user("a"), SUMMARY | TOLD, SAYS], [user("a"), answer("x", thoughts="u")]),
         (
-            [user("a"), result("1", "r"), result("2", "s"), user("b")],
-            [
-                "user\na",
-                "user\n<tool_response>\nr\n</tool_response>\n<tool_response>\ns\n</tool_response>",
-                "user\nb",
-            ],
+            [user("a"), {**SUMMARY, "summary": [], "encrypted_content": "?"}, SAYS],
+            [user("a"), answer("x")],
         ),
         (
-            [user("a"), answer("x", "1"), user("b")],
-            ["user\na", 'assistant\nx\n<tool_call>\n{"name": "f1",'],
+            [user("a"), TOLD, SUMMARY, SAYS],
+            [user("a"), answer(thoughts="u"), answer("x", thoughts="t")],
         ),
-        ([result("1", "r")], ["user\n<tool_response>\nr\n</tool_response>"]),
+        ([user("a"), TOLD, SAYS, SAYS_TWICE], [user("a"), answer("x", thoughts="u"), answer("xy")]),
+        ([user("a"), SAYS, TOLD, SAYS_TWICE], [user("a"), answer("x"), answer("xy", thoughts="u")]),
+        ([user("a"), CALLS, SAYS, user("b")], [user("a"), answer("x", "1"), user("b")]),
+        ([CALLS, GIVES, user("a")], [answer(None, "1"), result("1", "r"), user("a")]),
+        ([user("a"), SAYS, GIVES], [user("a"), answer("x"), result("1", "r")]),
+        ([TOOLS, user("a"), TOOLS, SAYS], [user("a"), answer("x")]),
     ],
 )
-def test_calls_and_results_are_turns_of_a_model_without_tools(make_client, messages, expected):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
-    client.post("/v1/chat/completions", json={"messages": list(as_chat(messages))})
-    prompt = client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
-    at = [prompt.index(text) for text in expected]
-    assert at == sorted(at)
+def test_each_shape_of_responses_reaches_the_template(told, items, messages):
+    assert told("/v1/responses", input=items) == messages
+
+
+def says(role, *contents):
+    """With texts as blocks."""
+    blocks = [{"type": "text", "text": one} if isinstance(one, str) else one for one in contents]
+    return {"role": role, "content": blocks}
+
+
+def gives(identifier, content):
+    return {"type": "tool_result", "tool_use_id": identifier, "content": content}
+
+
+THINKS = {"type": "thinking", "thinking": "t", "signature": None}
+USES = [
+    {"type": "tool_use", "id": identifier, "name": f"f{identifier}", "input": {"a": None}}
+    for identifier in "12"
+]
+SHOWN = [{"type": "text", "text": "s", "citations": None}]
+RESULTS = [result("1", "r"), result("2", "s")]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "messages"),
+    [
+        *(
+            (list(as_anthropic(messages)), MERGED.get(shape, messages))
+            for shape, messages in HISTORIES.items()
+            if shape != "a call at the end"
+        ),
+        ([says("user", "a", "b")], [user("a\nb")]),
+        ([user("a"), says("user", "b")], [user("a\nb")]),
+        (
+            [user("a"), says("assistant", THINKS), says("assistant", "x"), user("b")],
+            [user("a"), answer("x", thoughts="t"), user("b")],
+        ),
+        (
+            [
+                says("assistant", THINKS, *USES),
+                says("user", gives("1", "r"), gives("2", SHOWN), "b"),
+            ],
+            [answer(None, "1", "2", thoughts="t"), *RESULTS, user("b")],
+        ),
+        (
+            [user("a"), says("assistant", USES[0]), says("user", "b", gives("1", "r"))],
+            [user("a"), answer(None, "1"), user("b"), result("1", "r")],
+        ),
+        ([says("user", gives("1", "r"), "a")], [result("1", "r"), user("a")]),
+        ([says("user", gives("1", [])), says("user", "a")], [result("1", ""), user("a")]),
+    ],
+)
+def test_each_shape_of_messages_reaches_the_template(told, blocks, messages):
+    assert told("/v1/messages", messages=blocks, max_tokens=5) == messages
+
+
+def test_a_model_without_tools_reads_letters_of_all_languages_as_they_are(chat):
+    called = answer(None, "1")
+    called["tool_calls"][0]["function"]["arguments"] = '{"city": "\\u017bory"}'
+    tool = {"type": "function", "function": {"name": "f", "description": "Łódź"}}
+    prompt = chat({"messages": [user("a"), called, result("1", "r")], "tools": [tool]}).prompt
+    assert '"description": "Łódź"' in prompt and '{"city": "Żory"}' in prompt
+
+
+CALL = '<tool_call>\n{"name": "f1", "arguments": {"a": null}}\n</tool_call>\n'
+FIRST, SECOND = (f"<tool_response>\n{text}\n</tool_response>\n" for text in "rs")
+IN_PARTS = {**result("2", "s"), "content": [{"type": "text", "text": "s"}]}
+
+
+@pytest.mark.parameter("messages[].content[].type")
+@pytest.mark.parameter("messages[].content[].text")
+@pytest.mark.parameter("messages[].tool_calls")
+@pytest.mark.parameter("messages[].tool_calls[].function")
+@pytest.mark.parameter("messages[].tool_calls[].function.name")
+@pytest.mark.parameter("messages[].tool_calls[].function.arguments", "/v1/chat/completions")
+@pytest.mark.parametrize(
+    ("messages", "prompt"),
+    [
+        (
+            [user("a"), answer(None, "1"), result("1", "r"), IN_PARTS, user("b")],
+            f"user\na\nassistant\n{CALL}user\n{FIRST}{SECOND}user\nb\n",
+        ),
+        ([user("a"), answer("x", "1"), user("b")], f"user\na\nassistant\nx\n{CALL}user\nb\n"),
+        ([result("1", "r")], f"user\n{FIRST}"),
+    ],
+)
+def test_calls_and_results_are_turns_of_a_model_without_tools(chat, messages, prompt):
+    assert chat({"messages": list(as_chat(messages))}).prompt == f"{prompt}assistant\n"
