@@ -1,7 +1,5 @@
 """Requests of Anthropic's API, and what their answers say."""
 
-from tests.scripted import says
-
 URL = "/v1/messages"
 HELLO = {"max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
 USER = [{"role": "user", "content": "Hello"}]
@@ -22,7 +20,7 @@ def error_of(response, status=400):
     return response.json["error"]
 
 
-THINKS_AND_CALLS = says(
+THINKS_AND_CALLS = (
     "<think>",
     "One",
     " more.",

@@ -3,29 +3,34 @@
 import pytest
 
 from switchyard.app.formats.anthropic import parse
-from tests.app.anthropic.asked import CALL, HELLO, THINKS_AND_CALLS, TOOLS, URL, USER
-from tests.app.conftest import named_events, prompt_of
+from tests.app.anthropic.asked import CALL, HELLO, THINKS_AND_CALLS, TOOLS, USER
+from tests.app.conftest import named_events
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
+THINKS = {"type": "thinking", "thinking": "Hm.", "signature": "any"}
 
 
-def test_thoughts_text_and_calls_are_blocks(make_client):
-    client = make_client(ScriptedBackend(THINKS_AND_CALLS))
-    body = client.post(URL, json={**HELLO, "tools": TOOLS}).json
-    thinking, text, call = body["content"]
-    assert thinking.pop("signature")
-    assert thinking == {"type": "thinking", "thinking": "One more."}
-    assert text == {"type": "text", "text": "Sure."}
-    assert call.pop("id")
-    assert call == {"type": "tool_use", "name": "add", "input": {"a": 1, "b": None}}
+def result(identifier, content):
+    return {"type": "tool_result", "tool_use_id": identifier, "content": content}
+
+
+def test_thoughts_text_and_calls_are_blocks(message):
+    body = message({**HELLO, "tools": TOOLS}, *THINKS_AND_CALLS).response.json
+    thinking, _, call = body["content"]
+    assert thinking.pop("signature") and call.pop("id")
+    assert body["content"] == [
+        {"type": "thinking", "thinking": "One more."},
+        {"type": "text", "text": "Sure."},
+        {"type": "tool_use", "name": "add", "input": {"a": 1, "b": None}},
+    ]
     assert (body["stop_reason"], body["stop_sequence"]) == ("tool_use", None)
     assert body["usage"]["output_tokens_details"] == {"thinking_tokens": 4}
 
 
-def test_streamed_blocks_follow_each_other(make_client):
-    client = make_client(ScriptedBackend(THINKS_AND_CALLS))
-    bodies = named_events(client.post(URL, json={**HELLO, "tools": TOOLS, "stream": True}))
+def test_streamed_blocks_follow_each_other(message):
+    asked = message({**HELLO, "tools": TOOLS, "stream": True}, *THINKS_AND_CALLS)
+    bodies = named_events(asked.response)
     told = []
     for body in bodies[1:-2]:
         told.append((body["index"], body["type"].removeprefix("content_block_")))
@@ -54,9 +59,9 @@ def test_streamed_blocks_follow_each_other(make_client):
     assert bodies[-2]["delta"]["stop_reason"] == "tool_use"
 
 
-def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(make_client):
+def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(message):
     script = says('<tool_call>{"name": "add", "arguments": {"a": 1, "b": "tw', reason="length")
-    body = make_client(ScriptedBackend(script)).post(URL, json={**HELLO, "tools": TOOLS}).json
+    body = message({**HELLO, "tools": TOOLS}, backend=ScriptedBackend(script)).response.json
     assert body["content"][0]["input"] == {"a": 1, "b": "tw"}
     assert body["stop_reason"] == "max_tokens"
 
@@ -67,12 +72,11 @@ def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(make_clien
     [('{"a": 7', "}", ("stop_sequence", "}")), ('{"a": 7}', "</tool_call>", ("tool_use", None))],
 )
 def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
-    make_client, arguments, stop, ending, stream
+    message, arguments, stop, ending, stream
 ):
-    text = '<tool_call>{"name": "add", "arguments": ' + arguments
-    client = make_client(ScriptedBackend(says(text, stop_reason=stop)))
+    script = says('<tool_call>{"name": "add", "arguments": ' + arguments, stop_reason=stop)
     request = {**HELLO, "tools": TOOLS, "stop_sequences": [stop], "stream": stream}
-    response = client.post(URL, json=request)
+    response = message(request, backend=ScriptedBackend(script)).response
     if stream:
         *_, piece, _, end, _ = named_events(response)
         assert piece["delta"]["partial_json"] == arguments
@@ -88,15 +92,14 @@ def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
 @pytest.mark.parameter("tools[].name")
 @pytest.mark.parameter("tools[].description")
 @pytest.mark.parameter("tools[].input_schema")
-def test_tools_and_what_they_gave_are_in_the_prompt(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_tools_and_what_they_gave_are_in_the_prompt(message):
+    failed = {**result("call_2", [{"type": "text", "text": "no such thing"}]), "is_error": True}
     messages = [
         *USER,
         {
             "role": "assistant",
             "content": [
-                {"type": "thinking", "thinking": "Hm.", "signature": "any"},
+                THINKS,
                 {"type": "text", "text": "Sure."},
                 {**CALL, "caller": {"type": "direct"}},
             ],
@@ -104,22 +107,17 @@ def test_tools_and_what_they_gave_are_in_the_prompt(make_client):
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "call_1", "content": "three"},
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "call_2",
-                    "content": [{"type": "text", "text": "no such thing"}],
-                    "is_error": True,
-                },
+                result("call_1", "three"),
+                failed,
                 {"type": "text", "text": "And now?"},
             ],
         },
     ]
-    client.post(URL, json={**HELLO, "messages": messages, "tools": TOOLS})
-    text = prompt_of(client, backend)
+    text = message({**HELLO, "messages": messages, "tools": TOOLS}).prompt
     assert '"description": "Adds."' in text and '"default": null' in text
-    assert text.index("Sure.") < text.index('{"a": 1, "b": null}') < text.index("three")
-    assert text.index("three") < text.index("Error: no such thing") < text.index("And now?")
+    parts = ("Sure.", '{"a": 1, "b": null}', "three", "Error: no such thing", "And now?")
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
 
 
 @pytest.mark.parameter("tool_choice", "/v1/messages")
@@ -134,23 +132,19 @@ def test_tools_and_what_they_gave_are_in_the_prompt(make_client):
         ({"type": "none"}, 0, False),
     ],
 )
-def test_a_choice_of_tools_is_kept(make_client, choice, num_calls, is_shown):
+def test_a_choice_of_tools_is_kept(message, choice, num_calls, is_shown):
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    backend = ScriptedBackend(says(call, call))
-    client = make_client(backend)
-    body = client.post(URL, json={**HELLO, "tools": TOOLS, "tool_choice": choice}).json
-    assert [block["type"] for block in body["content"]].count("tool_use") == num_calls
-    assert ("Adds." in prompt_of(client, backend)) == is_shown
+    asked = message({**HELLO, "tools": TOOLS, "tool_choice": choice}, call, call)
+    kinds = [block["type"] for block in asked.response.json["content"]]
+    assert kinds.count("tool_use") == num_calls
+    assert ("Adds." in asked.prompt) == is_shown
 
 
-def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_template):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template("{{ messages[1].reasoning_content }}"))
-    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "any"}
-    more = {**thinking, "thinking": "So."}
-    answer = {"role": "assistant", "content": [thinking, more, {"type": "text", "text": "Hi"}]}
-    client.post(URL, json={**HELLO, "messages": [*USER, answer, *USER]})
-    assert prompt_of(client, backend) == "Hm.\nSo."
+def test_thoughts_that_are_sent_back_are_for_the_template(message):
+    more = {**THINKS, "thinking": "So."}
+    answer = {"role": "assistant", "content": [THINKS, more, {"type": "text", "text": "Hi"}]}
+    body = {**HELLO, "messages": [*USER, answer, *USER]}
+    assert message(body, template="{{ messages[1].reasoning_content }}").prompt == "Hm.\nSo."
 
 
 @pytest.mark.parameter("tools[].strict", "/v1/messages")
@@ -170,9 +164,7 @@ def test_what_must_be_called_is_for_the_chat_to_enforce(choice, must_call, only)
 @pytest.mark.parameter("tools[].defer_loading", "/v1/messages")
 @pytest.mark.parameter("tools[].allowed_callers", "/v1/messages")
 @pytest.mark.parameter("tools[].type", "/v1/messages")
-def test_tools_that_the_model_is_not_shown_are_told(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_tools_that_the_model_is_not_shown_are_told(message):
     schema = {"type": "object"}
     tools = [
         TOOLS[0],
@@ -180,29 +172,26 @@ def test_tools_that_the_model_is_not_shown_are_told(make_client):
         {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
         {"name": "coded", "input_schema": schema, "allowed_callers": ["code_execution_20250825"]},
     ]
-    found = {"type": "tool_result", "tool_use_id": "a", "content": []}
+    prompts = []
     for content, told in [
         ([], "tools[1],tools[2],tools[3]"),
         ([{"type": "tool_reference", "tool_name": "later"}], "tools[2],tools[3]"),
     ]:
-        messages = [*USER, {"role": "user", "content": [{**found, "content": content}]}]
-        response = client.post(URL, json={**HELLO, "messages": messages, "tools": tools})
-        assert response.headers["X-Switchyard-Ignored"] == told
-    tokenizer = client.models.get().tokenizer
-    first, second = (tokenizer.decode(job.prompt) for job in backend.enqueued)
+        messages = [*USER, {"role": "user", "content": [result("a", content)]}]
+        asked = message({**HELLO, "messages": messages, "tools": tools})
+        assert asked.ignored == told
+        prompts.append(asked.prompt)
+    first, second = prompts
     assert '"add"' in first and '"later"' not in first
     assert '"later"' in second and "web_search" not in second and "coded" not in second
     choice = {"type": "tool", "name": "web_search"}
-    refused = client.post(URL, json={**HELLO, "tools": tools, "tool_choice": choice})
-    assert refused.status_code == 400
+    asked = message({**HELLO, "tools": tools, "tool_choice": choice})
+    assert asked.response.status_code == 400
 
 
-def test_images_of_tools_are_named_to_the_model(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_images_of_tools_are_named_to_the_model(message):
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "a"}}
-    result = {"type": "tool_result", "tool_use_id": "a", "content": [image]}
-    messages = [*USER, {"role": "user", "content": [result]}]
-    response = client.post(URL, json={**HELLO, "messages": messages})
-    assert response.headers["X-Switchyard-Ignored"] == "messages.content.image"
-    assert "an image" in prompt_of(client, backend)
+    messages = [*USER, {"role": "user", "content": [result("a", [image])]}]
+    asked = message({**HELLO, "messages": messages})
+    assert asked.ignored == "messages.content.image"
+    assert "an image" in asked.prompt

@@ -1,30 +1,30 @@
 """/v1/messages: Anthropic's API."""
 
-from dataclasses import replace
-
 import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.anthropic.asked import HELLO, TOOLS, URL, USER, error_of
-from tests.app.conftest import named_events, prompt_of
-from tests.scripted import ScriptedBackend, finished, says
+from tests.app.conftest import named_events
+from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
+COUNT = f"{URL}/count_tokens"
+
+
+USAGE = {
+    "output_tokens": 2,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "output_tokens_details": {"thinking_tokens": 0},
+}
 
 
 @pytest.mark.parameter("max_tokens", "/v1/messages")
-def test_a_message_has_the_shape_of_the_api(make_client):
-    body = make_client(ScriptedBackend()).post(URL, json=HELLO).json
+def test_a_message_has_the_shape_of_the_api(message):
+    body = message(HELLO, backend=ScriptedBackend()).response.json
     assert body.pop("id").startswith("msg_")
-    usage = body.pop("usage")
-    assert usage.pop("input_tokens") > 5
-    assert usage == {
-        "output_tokens": 2,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-        "output_tokens_details": {"thinking_tokens": 0},
-    }
+    assert body["usage"].pop("input_tokens") > 5
     assert body == {
         "type": "message",
         "role": "assistant",
@@ -32,51 +32,41 @@ def test_a_message_has_the_shape_of_the_api(make_client):
         "content": [{"type": "text", "text": "0 1 "}],
         "stop_reason": "max_tokens",
         "stop_sequence": None,
+        "usage": USAGE,
     }
 
 
-def test_a_stream_has_the_events_of_the_api_in_order(make_client):
-    client = make_client(ScriptedBackend())
-    start, *bodies = named_events(client.post(URL, json={**HELLO, "stream": True}))
+def test_a_stream_has_the_events_of_the_api_in_order(message):
+    asked = message({**HELLO, "stream": True}, backend=ScriptedBackend())
+    start, *bodies = named_events(asked.response)
     assert start["type"] == "message_start"
     assert start["message"]["content"] == [] and start["message"]["stop_reason"] is None
     assert start["message"]["usage"]["output_tokens"] == 0
     input_tokens = start["message"]["usage"]["input_tokens"]
+    block = {"index": 0, "content_block": {"type": "text", "text": ""}}
+    pieces = [{"index": 0, "delta": {"type": "text_delta", "text": text}} for text in ("0 ", "1 ")]
     assert bodies == [
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        *(
-            {
-                "type": "content_block_delta",
-                "index": 0,
-                "delta": {"type": "text_delta", "text": text},
-            }
-            for text in ("0 ", "1 ")
-        ),
+        {"type": "content_block_start", **block},
+        *({"type": "content_block_delta", **piece} for piece in pieces),
         {"type": "content_block_stop", "index": 0},
         {
             "type": "message_delta",
             "delta": {"stop_reason": "max_tokens", "stop_sequence": None},
-            "usage": {
-                "input_tokens": input_tokens,
-                "output_tokens": 2,
-                "cache_creation_input_tokens": 0,
-                "cache_read_input_tokens": 0,
-                "output_tokens_details": {"thinking_tokens": 0},
-            },
+            "usage": {"input_tokens": input_tokens, **USAGE},
         },
         {"type": "message_stop"},
     ]
 
 
-def test_tokens_from_the_cache_are_counted_apart(make_client):
+def test_tokens_from_the_cache_are_counted_apart(message):
     def script(job):
         yield Started(job.identifier)
         yield engine.Finished(job.identifier, "stop", len(job.prompt), 0, 4)
 
-    backend = ScriptedBackend(script)
-    body = make_client(backend).post(URL, json=HELLO).json
+    asked = message(HELLO, backend=ScriptedBackend(script))
+    body = asked.response.json
     assert body["usage"]["cache_read_input_tokens"] == 4
-    assert body["usage"]["input_tokens"] == len(backend.enqueued[0].prompt) - 4
+    assert body["usage"]["input_tokens"] == len(asked.job.prompt) - 4
     assert body["content"] == [] and body["stop_reason"] == "end_turn"
 
 
@@ -90,103 +80,75 @@ def test_a_stream_without_news_is_pinged_behind_its_start(make_client, gate):
     assert b"".join(frames).endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
 
 
-def test_a_stream_that_fails_ends_with_an_error_event(make_client):
+def fails(*texts):
     def script(job):
         yield Started(job.identifier)
-        yield Chunk(job.identifier, "x", (0,))
+        yield from (Chunk(job.identifier, text, (0,)) for text in texts)
         yield Failed(job.identifier, engine.JobFailed("bad luck"))
 
-    client = make_client(ScriptedBackend(script))
-    *_, delta, last = named_events(client.post(URL, json={**HELLO, "stream": True}))
+    return ScriptedBackend(script)
+
+
+def test_a_stream_that_fails_ends_with_an_error_event(message):
+    asked = message({**HELLO, "stream": True}, backend=fails("x"))
+    *_, delta, last = named_events(asked.response)
     assert delta["type"] == "content_block_delta"
     assert last.pop("request_id").startswith("req_")
     assert last == {"type": "error", "error": {"type": "api_error", "message": "bad luck"}}
 
 
-def test_the_stop_sequence_that_ended_a_message_is_told(make_client):
-    def script(job):
-        yield Chunk(job.identifier, "x", (0,))
-        yield replace(finished(job, 1, "stop"), stop_reason="b")
-
-    client = make_client(ScriptedBackend(script))
-    body = client.post(URL, json={**HELLO, "stop_sequences": ["a", "b"]}).json
-    assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", "b")
-    body = client.post(URL, json=HELLO).json  # it was something else that is called so
-    assert (body["stop_reason"], body["stop_sequence"]) == ("end_turn", None)
-
-
-def test_a_message_that_fails_is_an_error(make_client):
-    def script(job):
-        yield Failed(job.identifier, engine.JobFailed("bad luck"))
-
-    response = make_client(ScriptedBackend(script)).post(URL, json=HELLO)
+def test_a_message_that_fails_is_an_error(message):
+    response = message(HELLO, backend=fails()).response
     assert error_of(response, 500) == {"type": "api_error", "message": "bad luck"}
     assert response.headers["x-should-retry"] == "false"
 
 
-def test_an_operator_who_ends_a_message_leaves_it_without_a_reason(make_client):
-    def script(job):
-        yield Started(job.identifier)
-        yield finished(job, 0, "cancelled")
-
-    body = make_client(ScriptedBackend(script)).post(URL, json=HELLO).json
-    assert body["stop_reason"] is None
+@pytest.mark.parametrize(
+    ("more", "script", "reason", "sequence"),
+    [
+        ({"stop_sequences": ["a", "b"]}, says("x", stop_reason="b"), "stop_sequence", "b"),
+        # It was something else that is called so.
+        ({}, says("x", stop_reason="b"), "end_turn", None),
+        ({}, says(reason="cancelled"), None, None),  # an operator has ended it
+    ],
+)
+def test_what_ended_a_message_is_told(message, more, script, reason, sequence):
+    body = message({**HELLO, **more}, backend=ScriptedBackend(script)).response.json
+    assert (body["stop_reason"], body["stop_sequence"]) == (reason, sequence)
 
 
 @pytest.mark.parameter("stop_sequences")
-def test_parameters_reach_the_job(make_client):
-    backend = ScriptedBackend()
-    request = {
-        **HELLO,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 7,
-        "stop_sequences": ["a", "b"],
-        "seed": 3,
-        "min_p": 0.1,
-        "priority": 2,
-    }
-    assert make_client(backend, max_priority=2).post(URL, json=request).status_code == 200
-    [job] = backend.enqueued
-    sampling = job.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
-    assert (sampling.seed, sampling.min_p, job.priority) == (3, 0.1, 2)
-    assert job.stop_strings == ("a", "b") and job.max_new_tokens == 2
+def test_parameters_reach_the_job(message):
+    sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "seed": 3, "min_p": 0.1}
+    more = {"stop_sequences": ["a", "b"], "priority": 2}
+    job = message({**HELLO, **sampling, **more}, max_priority=2).job
+    assert {name: getattr(job.sampling, name) for name in sampling} == sampling
+    assert (job.priority, job.stop_strings, job.max_new_tokens) == (2, ("a", "b"), 2)
 
 
 @pytest.mark.parameter("cache_control")
-def test_what_asks_for_nothing_is_taken(make_client):
+def test_what_asks_for_nothing_is_taken(message):
+    cache_control = {"type": "ephemeral", "ttl": "1h"}
+    text = {"type": "text", "text": "x", "citations": None}
     request = {
-        **HELLO,
         "model": "scripted",
         "metadata": {"user_id": "somebody"},
-        "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        "cache_control": cache_control,
         "service_tier": "auto",
         "tools": [{**TOOLS[0], "x": None}],
         "tool_choice": {"type": "auto", "x": None},
         "thinking": {"type": "disabled", "x": None},
         "output_config": {"effort": "high", "format": None},
         "container": None,
-        "system": [
-            {
-                "type": "text",
-                "text": "Be brief.",
-                "cache_control": {"type": "ephemeral"},
-                "citations": None,
-            }
-        ],
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "x", "citations": None}]}
-        ],
+        "system": [{**text, "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": [text]}],
     }
-    assert make_client(ScriptedBackend()).post(URL, json=request).status_code == 200
+    assert message({**HELLO, **request}).response.status_code == 200
 
 
 @pytest.mark.parameter("system", "/v1/messages")
 @pytest.mark.parameter("messages", "/v1/messages")
-def test_turns_and_the_system_prompt_go_through_the_models_template(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_turns_and_the_system_prompt_go_through_the_models_template(message):
     text = {"type": "text", "text": "two"}
     messages = [
         {"role": "user", "content": "one"},
@@ -194,75 +156,55 @@ def test_turns_and_the_system_prompt_go_through_the_models_template(make_client)
         {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
         {"role": "user", "content": "Bye"},
     ]
-    request = {
-        **HELLO,
-        "system": [{"type": "text", "text": "Be brief."}, text],
-        "messages": messages,
-    }
-    client.post(URL, json=request)
-    assert prompt_of(client, backend) == (
+    system = [{"type": "text", "text": "Be brief."}, text]
+    assert message({**HELLO, "system": system, "messages": messages}).prompt == (
         "system\nBe brief.\ntwo\nuser\none\ntwo\nthree\nassistant\nHi\nuser\nBye\nassistant\n"
     )
 
 
 @pytest.mark.parameter("metadata", "/v1/messages")
 @pytest.mark.parameter("metadata.user_id")
-def test_the_user_is_in_the_log(make_client, caplog):
-    client = make_client(ScriptedBackend())
+def test_the_user_is_in_the_log(message, caplog):
     with caplog.at_level("DEBUG", logger="switchyard.app.delivery.submit"):
-        client.post(URL, json={**HELLO, "metadata": {"user_id": "somebody"}})
+        message({**HELLO, "metadata": {"user_id": "somebody"}})
     assert "'somebody'" in caplog.text
 
 
-def test_tokens_are_counted_without_a_job(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
-    request = {"model": "scripted", "system": "Be brief.", "messages": USER}
-    response = client.post(f"{URL}/count_tokens", json=request)
-    assert response.status_code == 200 and not backend.enqueued
-    client.post(URL, json={**request, "max_tokens": 1})
-    assert response.json == {"input_tokens": len(backend.enqueued[0].prompt)}
-
-
-def test_tokens_are_counted_of_whatever_a_message_takes(make_client):
-    """What counts for nothing is told, and what is unknown refused."""
-    client = make_client(ScriptedBackend())
+def test_tokens_are_counted_of_whatever_a_message_takes(message):
+    """Without a job. What counts for nothing is told, and what is unknown refused."""
     more = {"metadata": {"user_id": "u"}, "max_tokens": 32000, "stream": True, "temperature": 1}
-    request = {"messages": USER}
-    plain = client.post(f"{URL}/count_tokens", json=request)
-    response = client.post(f"{URL}/count_tokens", json={**request, **more})
-    assert (response.status_code, response.json) == (200, plain.json)
-    told = response.headers["X-Switchyard-Ignored"].split(",")
-    assert sorted(told) == sorted(more)
+    request = {"model": "scripted", "system": "Be brief.", "messages": USER}
+    plain = message(request, url=COUNT)
+    asked = plain.again({**request, **more})
+    assert (asked.response.status_code, asked.response.json) == (200, plain.response.json)
+    assert sorted(asked.ignored.split(",")) == sorted(more)
     for name in ("nothing", "timings"):
-        assert client.post(f"{URL}/count_tokens", json={**request, name: 1}).status_code == 400
+        assert asked.again({**request, name: 1}).response.status_code == 400
+    assert not asked.backend.enqueued
+    asked = asked.again({**request, "max_tokens": 1}, URL)
+    assert plain.response.json == {"input_tokens": len(asked.job.prompt)}
 
 
-def test_tokens_are_counted_by_each_name_of_how_to_think(make_client, with_template):
+def test_tokens_are_counted_by_each_name_of_how_to_think(message):
     template = "{% if enable_thinking is false %}Do not think.{% endif %}{{ reasoning_effort }}."
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template(template))
     lengths = []
     for more in (
         {},
         *({name: {"enable_thinking": False}} for name in ("template_vars", "chat_template_kwargs")),
         {"think": False, "reasoning_effort": "high"},
     ):
-        counted = client.post(f"{URL}/count_tokens", json={"messages": USER, **more})
-        assert "X-Switchyard-Ignored" not in counted.headers
-        client.post(URL, json={**HELLO, "messages": USER, **more})
-        lengths.append(len(backend.enqueued[-1].prompt))
-        assert counted.json == {"input_tokens": lengths[-1]}
+        asked = message({**HELLO, **more}, template=template)
+        counted = asked.again({"messages": USER, **more}, COUNT)
+        lengths.append(len(asked.job.prompt))
+        assert (counted.response.json, counted.ignored) == ({"input_tokens": lengths[-1]}, None)
     assert lengths[0] < lengths[1] == lengths[2] < lengths[3]
 
 
-def test_an_answer_continues_that_of_the_last_message(make_client):
-    backend = ScriptedBackend(says("!"))
-    client = make_client(backend)
+def test_an_answer_continues_that_of_the_last_message(message):
     messages = [*USER, {"role": "assistant", "content": "Hi"}]
-    body = client.post(URL, json={**HELLO, "messages": messages}).json
-    assert prompt_of(client, backend).endswith("assistant\nHi")
-    assert body["content"] == [{"type": "text", "text": "!"}]
+    asked = message({**HELLO, "messages": messages}, "!")
+    assert asked.prompt.endswith("assistant\nHi")
+    assert asked.response.json["content"] == [{"type": "text", "text": "!"}]
 
 
 def test_models_are_told_in_the_shape_of_who_asks(make_client):
@@ -282,17 +224,15 @@ def test_clients_find_the_identifier_of_the_request_where_they_look(make_client)
     assert response.headers["request-id"] == "mine"
 
 
-def test_turns_that_differ_in_the_clients_accounts_share_the_cache(make_client):
-    backend = ScriptedBackend()
-    client = make_client(backend)
+def test_turns_that_differ_in_the_clients_accounts_share_the_cache(message):
+    brief = {"type": "text", "text": "Be brief."}
+    prompts = set()
     for accounts in ("0a1b2", "77fe0"):
         billing = f"x-anthropic-billing-header: cc_version=2.1; cch={accounts};"
-        system = [{"type": "text", "text": billing}, {"type": "text", "text": "Be brief."}]
-        response = client.post(URL, json={**HELLO, "system": system})
-        assert response.headers["X-Switchyard-Ignored"] == "system[0]"
-    first, second = backend.enqueued
-    assert first.prompt == second.prompt
-    assert client.post(URL, json={**HELLO, "system": []}).status_code == 200
-    system = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": billing}]
-    client.post(URL, json={**HELLO, "system": system})
-    assert "billing" in client.models.get().tokenizer.decode(backend.enqueued[-1].prompt)
+        billing = {"type": "text", "text": billing}
+        asked = message({**HELLO, "system": [billing, brief]})
+        assert asked.ignored == "system[0]"
+        prompts.add(asked.prompt)
+    assert len(prompts) == 1
+    assert asked.again({**HELLO, "system": []}).response.status_code == 200
+    assert "billing" in asked.again({**HELLO, "system": [brief, billing]}).prompt

@@ -3,8 +3,6 @@
 import pytest
 
 from tests.app.anthropic.asked import HELLO, THINKS_AND_CALLS, URL, USER, error_of
-from tests.app.conftest import prompt_of
-from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 SWITCH = "{{ messages[0].content }} {{ enable_thinking }} {{ reasoning_effort }}"
@@ -23,14 +21,10 @@ SWITCH = "{{ messages[0].content }} {{ enable_thinking }} {{ reasoning_effort }}
         ({"type": "disabled"}, "False", False),
     ],
 )
-def test_thinking_is_switched_on_and_off(
-    make_client, with_template, thinking, switch, has_thoughts
-):
-    backend = ScriptedBackend(THINKS_AND_CALLS)
-    client = make_client(backend, path=with_template(SWITCH))
-    body = client.post(URL, json={**HELLO, "thinking": thinking}).json
-    assert prompt_of(client, backend) == f"Hello {switch} "
-    assert (body["content"][0]["type"] == "thinking") == has_thoughts
+def test_thinking_is_switched_on_and_off(message, thinking, switch, has_thoughts):
+    asked = message({**HELLO, "thinking": thinking}, *THINKS_AND_CALLS, template=SWITCH)
+    assert asked.prompt == f"Hello {switch} "
+    assert (asked.response.json["content"][0]["type"] == "thinking") == has_thoughts
 
 
 @pytest.mark.parameter("thinking.budget_tokens")
@@ -44,47 +38,39 @@ def test_thinking_is_switched_on_and_off(
         ({"type": "disabled"}, "no thoughts", None),
     ],
 )
-def test_thoughts_have_a_budget(make_client, with_template, thinking, template, budget):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template(template))
-    assert client.post(URL, json={**HELLO, "thinking": thinking}).status_code == 200
-    [job] = backend.enqueued
-    assert (job.forced and job.forced.after_tokens) == budget
-    count = client.post(f"{URL}/count_tokens", json={"messages": USER, "thinking": thinking})
-    assert count.json == {"input_tokens": len(job.prompt)}
+def test_thoughts_have_a_budget(message, thinking, template, budget):
+    asked = message({**HELLO, "thinking": thinking}, template=template)
+    forced = asked.job.forced
+    assert (forced and forced.after_tokens) == budget
+    counted = asked.again({"messages": USER, "thinking": thinking}, f"{URL}/count_tokens")
+    assert counted.response.json == {"input_tokens": len(asked.job.prompt)}
 
 
 @pytest.mark.parameter("output_config")
 @pytest.mark.parameter("output_config.effort")
 @pytest.mark.parametrize(("effort", "told"), [("low", "low"), ("high", "high"), ("max", "xhigh")])
-def test_the_effort_is_told_to_the_template(make_client, with_template, effort, told):
-    backend = ScriptedBackend()
-    client = make_client(backend, path=with_template(SWITCH))
-    client.post(URL, json={**HELLO, "output_config": {"effort": effort}})
-    assert prompt_of(client, backend) == f"Hello  {told}"
+def test_the_effort_is_told_to_the_template(message, effort, told):
+    asked = message({**HELLO, "output_config": {"effort": effort}}, template=SWITCH)
+    assert asked.prompt == f"Hello  {told}"
 
 
 @pytest.mark.parameter("output_config.format")
-def test_the_form_of_the_answer_constrains_the_job(make_client):
-    backend = ScriptedBackend()
+def test_the_form_of_the_answer_constrains_the_job(message):
     form = {"type": "json_schema", "schema": {"type": "object"}}
-    client = make_client(backend)
-    asked = {"format": {**form, "x": None}, "x": None}
-    response = client.post(URL, json={**HELLO, "output_config": asked})
-    assert response.status_code == 200 and backend.enqueued[0].constraint is not None
+    output_config = {"format": {**form, "x": None}, "x": None}
+    asked = message({**HELLO, "output_config": output_config})
+    assert asked.job.constraint is not None
     form["schema"] = {"type": "nothing"}
-    response = client.post(URL, json={**HELLO, "output_config": {"format": form}})
-    assert error_of(response)["message"].startswith("output_config.format: ")
-    response = client.post(URL, json={**HELLO, "regex": r"[^\s\S]"})
-    assert error_of(response)["message"].startswith("regex: ")
+    error = error_of(asked.again({**HELLO, "output_config": {"format": form}}).response)
+    assert error["message"].startswith("output_config.format: ")
+    error = error_of(asked.again({**HELLO, "regex": r"[^\s\S]"}).response)
+    assert error["message"].startswith("regex: ")
 
 
-def test_an_effort_of_one_turn_is_taken_and_told(make_client):
-    client = make_client(ScriptedBackend(says("Hi")))
+def test_an_effort_of_one_turn_is_taken_and_told(message):
     system = {"role": "system", "content": "Be brief.", "output_config": {"effort": "medium"}}
     body = {**HELLO, "messages": [*HELLO["messages"], system]}
-    response = client.post(URL, json=body)
-    assert response.status_code == 200, response.text
-    assert response.headers["X-Switchyard-Ignored"] == "messages.output_config"
+    asked = message(body)
+    assert (asked.response.status_code, asked.ignored) == (200, "messages.output_config")
     system["output_config"] = {"format": {"type": "json_schema", "schema": {}}}
-    assert client.post(URL, json=body).status_code == 400
+    assert asked.again(body).response.status_code == 400

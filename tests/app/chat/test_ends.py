@@ -6,14 +6,13 @@ import shutil
 import pytest
 
 from tests.app.chat.conftest import URL
-from tests.app.chat.test_enforced import WEATHER
+from tests.app.chat.test_enforced import STRICT
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend
 
 END = 4  # <|im_end|>
 NAMES = {"config.json": "eos_token_id", "generation_config.json": "eos_token_id"}
 NAMES["tokenizer_config.json"] = "eos_token"
-STRICT = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
 
 
 def with_ends(target, ends):

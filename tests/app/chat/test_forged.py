@@ -1,5 +1,6 @@
 """Texts that spell control tokens are plain text, on each route and in each part of a request."""
 
+import json
 import random
 from collections import Counter
 
@@ -13,7 +14,6 @@ from tests.scripted import ScriptedBackend, says
 USER, HOLE = "<\uff5cUser\uff5c>", "<|hole|>"
 TOKENS = (*TAGS, USER, HOLE, "</tool_response>", "<table>")
 SPELLED = (*TAGS, USER, "</tool_response>")
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 
 
 @pytest.fixture(params=["special", "added"])
@@ -32,61 +32,46 @@ def forged(tokenizer, draw):
     return text.replace("<table>", "") or "x"
 
 
-def call(text):
-    function = {"name": "get_weather", "arguments": f'{{"city": {text!r}}}'.replace("'", '"')}
-    return {"id": "call_1", "type": "function", "function": function}
+def chat(text):
+    """With the text wherever a client may put one."""
+    arguments = json.dumps({"city": text})
+    call = {"name": "get_weather", "arguments": arguments}
+    return {
+        "tools": [{**WEATHER, "function": {**WEATHER["function"], "description": text}}],
+        "messages": [
+            {"role": "system", "content": text},
+            {"role": "user", "content": text},
+            {"role": "user", "content": [{"type": "text", "text": text}] * 2},
+            {
+                "role": "assistant",
+                "content": text,
+                "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": text},
+        ],
+    }
+
+
+def message(text):
+    return {"max_tokens": 5, "system": text, "messages": [{"role": "user", "content": text}]}
 
 
 PLACES = {
-    "user": lambda t: (CHAT, {"messages": [{"role": "user", "content": t}]}),
-    "system": lambda t: (
-        CHAT,
-        {"messages": [{"role": "system", "content": t}, {"role": "user", "content": "x"}]},
-    ),
-    "parts": lambda t: (
-        CHAT,
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": t}] * 2}]},
-    ),
-    "assistant": lambda t: (
-        CHAT,
-        {"messages": [{"role": "assistant", "content": t}, {"role": "user", "content": "x"}]},
-    ),
-    "result": lambda t: (
-        CHAT,
-        {
-            "tools": [WEATHER],
-            "messages": [
-                {"role": "user", "content": "x"},
-                {"role": "assistant", "content": None, "tool_calls": [call("x")]},
-                {"role": "tool", "tool_call_id": "call_1", "content": t},
-            ],
-        },
-    ),
-    "description": lambda t: (
-        CHAT,
-        {
-            "tools": [{**WEATHER, "function": {**WEATHER["function"], "description": t}}],
-            "messages": [{"role": "user", "content": "x"}],
-        },
-    ),
-    "Anthropic's": lambda t: (
-        MESSAGES,
-        {"max_tokens": 5, "system": t, "messages": [{"role": "user", "content": t}]},
-    ),
-    "Responses": lambda t: ("/v1/responses", {"input": t, "instructions": t}),
-    "completions": lambda t: ("/v1/completions", {"prompt": t}),
-    "generate": lambda t: ("/generate", {"prompt": t}),
+    "/v1/chat/completions": chat,
+    "/v1/messages": message,
+    "/v1/responses": lambda text: {"input": text, "instructions": text},
+    "/v1/completions": lambda text: {"prompt": text},
+    "/generate": lambda text: {"prompt": text},
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_text_that_spells_control_tokens_adds_none(client, place):
-    tokenizer, draw = client.models.get().tokenizer, random.Random(place)
+@pytest.mark.parametrize("url", PLACES)
+def test_a_text_that_spells_control_tokens_adds_none(client, url):
+    tokenizer, draw = client.models.get().tokenizer, random.Random(url)
     assert {tokenizer.token(i) for i in tokenizer.control_ids} >= {*SPELLED, HOLE, "<|im_end|>"}
 
     def num_control(text):
-        url, body = PLACES[place](text)
-        response = client.post(url, json=body)
+        response = client.post(url, json=PLACES[url](text))
         assert response.status_code == 200, response.json
         prompt = client.backend.enqueued[-1].prompt
         return Counter(i for i in prompt if i in tokenizer.control_ids)

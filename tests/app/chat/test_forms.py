@@ -5,10 +5,8 @@ import json
 import pytest
 
 from tests.app.chat.conftest import URL
-from tests.app.chat.test_enforced import MARKS, REQUEST, TEMPLATE, VALID, WEATHER, verdict
-from tests.app.conftest import frames
+from tests.app.chat.test_enforced import MARKS, REQUEST, TEMPLATE, WEATHER, is_valid
 from tests.engine.forced import exl2_backend
-from tests.scripted import ScriptedBackend, says
 
 REPORT = {
     "type": "object",
@@ -29,19 +27,18 @@ CALLS = {
 
 
 @pytest.fixture
-def job_of(make_client, with_template):
+def job_of(chat):
     """What the verdict of a request's grammar is on a text."""
 
     def ask(format="hermes", **more):
-        backend = ScriptedBackend(says("x"))
-        path = with_template(TEMPLATE.replace("MARKS", MARKS[format]))
-        client = make_client(backend, path=path)
-        response = client.post(URL, json={**BOTH, **more})
-        assert response.status_code == 200, response.json
-        [job] = backend.enqueued
-        return lambda text: verdict(client, job, text)
+        template = TEMPLATE.replace("MARKS", MARKS[format])
+        return chat({**BOTH, **more}, template=template).verdict
 
     return ask
+
+
+def described(parameters):
+    return [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
 
 
 @pytest.mark.parametrize("format", CALLS)
@@ -67,15 +64,13 @@ def test_a_call_that_is_json_alone_keeps_its_frame_and_the_form_its_freedom(job_
 def test_arguments_keep_the_references_of_their_schema(job_of):
     city = {"properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"]}
     schema = {"type": "object", **city, "$defs": {"city": {"enum": ["Rome"]}}}
-    function = {"name": "get_weather", "parameters": schema}
-    verdict = job_of("llama3", tools=[{"type": "function", "function": function}])
+    verdict = job_of("llama3", tools=described(schema))
     assert verdict(CALLS["llama3"].replace("CITY", "Rome")) == "end"
     assert verdict(CALLS["llama3"].replace("CITY", "Oslo")) == "refused"
 
 
 def test_arguments_are_an_object_though_their_schema_does_not_say_so(job_of):
-    function = {"name": "get_weather", "parameters": {"properties": {"city": {"enum": ["Rome"]}}}}
-    verdict = job_of("llama3", tools=[{"type": "function", "function": function}])
+    verdict = job_of("llama3", tools=described({"properties": {"city": {"enum": ["Rome"]}}}))
     assert verdict(CALLS["llama3"].replace("CITY", "Rome")) == "end"
     assert verdict('{"name": "get_weather", "parameters": 5') == "refused"
 
@@ -91,11 +86,9 @@ def test_arguments_are_an_object_though_their_schema_does_not_say_so(job_of):
     ],
 )
 def test_the_choice_of_tools_says_which_of_both_it_may_be(job_of, more, one, two, form):
-    verdict = job_of(**more)
     call = CALLS["hermes"].replace("CITY", "Rome")
-    assert verdict(call) == one
-    assert verdict(f"{call}\n{call}") == two
-    assert verdict('{"name": "sun", "points": 1}') == form
+    texts = (call, f"{call}\n{call}", '{"name": "sun", "points": 1}')
+    assert tuple(map(job_of(**more), texts)) == (one, two, form)
 
 
 def test_an_object_of_any_kind_is_a_form_too(job_of):
@@ -104,20 +97,17 @@ def test_an_object_of_any_kind_is_a_form_too(job_of):
     assert verdict("[]") == "refused"
 
 
-def test_what_looks_like_a_call_in_the_form_is_none(make_client, with_template):
+def test_what_looks_like_a_call_in_the_form_is_none(chat):
     """The models of this format have no tag in front of its braces."""
     text = '{"note": "<function=get_weather>{} is how"}'
-    client = make_client(
-        ScriptedBackend(says(*text)),
-        path=with_template(TEMPLATE.replace("MARKS", MARKS["function-tag"])),
-    )
+    template = TEMPLATE.replace("MARKS", MARKS["function-tag"])
     form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
     for more in ({}, {"tool_choice": "none"}):
         request = {**BOTH, "response_format": form, **more}
-        [choice] = client.post(URL, json=request).json["choices"]
+        asked = chat(request, *text, template=template)
+        choice = asked.choice
         assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", text)
-        streamed = frames(client.post(URL, json={**request, "stream": True}))
-        deltas = [body["choices"][0]["delta"] for body in streamed]
+        deltas = asked.again({**request, "stream": True}).deltas
         assert "".join(delta.get("content") or "" for delta in deltas) == text
 
 
@@ -138,16 +128,13 @@ def test_a_model_that_writes_anything_answers_either_way(make_client, with_templ
         [choice] = client.post(URL, json=request).json["choices"]
         reasons.add(choice["finish_reason"])
         if choice["finish_reason"] == "tool_calls":
-            [call] = choice["message"]["tool_calls"]
-            assert json.loads(call["function"]["arguments"]) in VALID[call["function"]["name"]]
+            assert is_valid(choice["message"]["tool_calls"])
         else:
             assert json.loads(choice["message"]["content"])["points"] in (1, 2)
     assert reasons == {"tool_calls", "stop"}
 
 
-def test_both_are_asked_for_in_the_other_shapes_of_chats(make_client):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend)
+def test_both_are_asked_for_in_the_other_shapes_of_chats(chat):
     weather = WEATHER["function"]
     responses = {
         "input": "Weather?",
@@ -161,15 +148,15 @@ def test_both_are_asked_for_in_the_other_shapes_of_chats(make_client):
         "output_config": {"format": {"type": "json_schema", "schema": REPORT}},
     }
     call = CALLS["hermes"].replace("CITY", "Rome")
-    one = {"/v1/responses": {"parallel_tool_calls": False}}
-    one["/v1/messages"] = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
-    for path, request in (("/v1/responses", responses), ("/v1/messages", messages)):
-        for more, two in (({}, "end"), (one[path], "refused")):
-            assert client.post(path, json={**request, **more}).status_code == 200
-            job = backend.enqueued[-1]
-            assert verdict(client, job, '{"name": "sun", "points": 1}') == "end"
-            assert verdict(client, job, call) == "end"
-            assert verdict(client, job, f"{call}\n{call}") == two
+    texts = ('{"name": "sun", "points": 1}', call, f"{call}\n{call}")
+    one = {"type": "auto", "disable_parallel_tool_use": True}
+    for url, request, two in (
+        ("/v1/responses", responses, "end"),
+        ("/v1/responses", {**responses, "parallel_tool_calls": False}, "refused"),
+        ("/v1/messages", messages, "end"),
+        ("/v1/messages", {**messages, "tool_choice": one}, "refused"),
+    ):
+        assert [*map(chat(request, url=url).verdict, texts)] == ["end", "end", two]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +167,5 @@ def test_both_are_asked_for_in_the_other_shapes_of_chats(make_client):
         ({"tools": [{"type": "function", "function": IMPOSSIBLE}]}, "tools"),
     ],
 )
-def test_what_cannot_be_both_is_refused_by_its_name(make_client, more, param):
-    response = make_client(ScriptedBackend(says("x"))).post(URL, json={**BOTH, **more})
-    assert (response.status_code, response.json["error"]["param"]) == (400, param)
+def test_what_cannot_be_both_is_refused_by_its_name(chat, more, param):
+    assert chat({**BOTH, **more}).refusal == param

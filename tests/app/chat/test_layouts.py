@@ -4,17 +4,13 @@ import pytest
 from tokenizers import Tokenizer as Library
 
 from switchyard import engine
-from tests.app.chat.conftest import URL
-from tests.app.chat.test_enforced import REQUEST, WEATHER
+from tests.app.chat.test_enforced import CALL, REQUEST, STRICT, WEATHER, named
 from tests.conftest import DEMO
 from tests.layouts import LAYOUTS, TAGS, lay_out
-from tests.scripted import ScriptedBackend, says
+from tests.scripted import ScriptedBackend
 
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 BAD = CALL.replace("Rome", "Roma")
-STRICT = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": {"a": 1}}}}
-NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.fixture(params=[(layout, spells) for layout in LAYOUTS for spells in (True, False)])
@@ -37,20 +33,17 @@ def is_taken(client, path, constraint, text):
     ("more", "taken", "refused"),
     [
         ({"tool_choice": "required"}, [CALL, f"{CALL}\n{CALL}"], [BAD, "No.", f"No. {CALL}"]),
-        ({"tool_choice": NAMED}, [CALL], [BAD, "No."]),
+        ({"tool_choice": named("get_weather")}, [CALL], [BAD, "No."]),
         ({"tools": [STRICT]}, [CALL, f"Well. {CALL}\nSo.", "No."], [BAD, f"Well. {BAD}"]),
         ({"response_format": FORM}, [CALL, '{"a": 1}'], ["No.", '{"a": 2}']),
     ],
     ids=["required", "named", "strict", "with a form"],
 )
-def test_the_models_own_call_is_taken(make_client, path, more, taken, refused):
-    backend = ScriptedBackend(says("x"))
-    client = make_client(backend, path=path, tool_format="hermes")
-    response = client.post(URL, json={**REQUEST, "tools": [WEATHER], **more})
-    assert response.status_code == 200, response.json
-    constraint = backend.enqueued[0].constraint
-    assert all(is_taken(client, path, constraint, text) for text in taken)
-    assert not any(is_taken(client, path, constraint, text) for text in refused)
+def test_the_models_own_call_is_taken(chat, path, more, taken, refused):
+    asked = chat({**REQUEST, "tools": [WEATHER], **more}, path=path, tool_format="hermes")
+    constraint = asked.job.constraint
+    assert all(is_taken(asked.client, path, constraint, text) for text in taken)
+    assert not any(is_taken(asked.client, path, constraint, text) for text in refused)
 
 
 @pytest.mark.parametrize("tag", TAGS)

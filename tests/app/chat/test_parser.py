@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.app.parts.call_formats import FORMATS
+from switchyard.app.parts.call_formats import FORMATS, recognise
 from switchyard.app.parts.parser import PartParser, Tags
 from switchyard.app.parts.parts import Arguments, Reasoning, Text, ToolCall
 
@@ -18,6 +18,15 @@ THINK = Tags("<think>", "</think>")
 def parse(pieces, format=None, **more):
     """(reasoning, text, [(name, arguments)]) of the joined parts."""
     return joined(parts_of(pieces, format, **more))
+
+
+def read(text, format=None, **more):
+    """Likewise, of a text that comes in pieces of any length."""
+    found = parse([text], format, **more)
+    for size in range(1, len(text)):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        assert parse(pieces, format, **more) == found
+    return found
 
 
 def parts_of(pieces, format=None, tools=TOOLS, **more):
@@ -94,52 +103,109 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("format", "text"), CALLS)
-def test_a_call_is_found_in_pieces_of_any_length(format, text):
-    for size in range(1, len(text) + 1):
-        pieces = [text[i : i + size] for i in range(0, len(text), size)]
-        assert parse(pieces, format) == ("", "", [("f", '{"a": 1}')])
-
-
-def test_arguments_in_a_text_may_hold_line_breaks_as_they_are():
-    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\":\n1}"}</tool_call>'
-    assert parse([text], "hermes") == ("", "", [("f", '{"a":\n1}')])
-
-
-def test_objects_in_arguments_are_part_of_them():
-    arguments = '{"a": {"b": "{\\"", "c": {}}, "d": [{"e": 1}]}'
-    text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
-    for size in range(1, len(text) + 1):
-        pieces = [text[i : i + size] for i in range(0, len(text), size)]
-        assert parse(pieces, "hermes") == ("", "", [("f", arguments)])
+OBJECTS = '{"a": {"b": "{\\"", "c": {}}, "d": [{"e": 1}]}'
+TWO = [("f", "{}"), ("get_weather", '{"x": "}"}')]
+SEVERAL = [
+    (
+        "hermes",
+        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "get_weather", "arguments": {"x": "}"}}\n</tool_call>',
+    ),
+    (
+        "llama3",
+        '{"name": "f", "parameters": {}}; {"name": "get_weather", "parameters": {"x": "}"}}',
+    ),
+    ("llama3", '{"name": "f"}\n{"name": "get_weather", "parameters": {"x": "}"}}'),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"name": "f", "arguments": {}}, '
+        '{"arguments": {"x": "}"}, "name": "get_weather"}]',
+    ),
+    ("mistral-args", '[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"x": "}"}'),
+    ("function-tag", '<function=f>{}</function><function=get_weather>{"x": "}"}</function>'),
+]
+NO_CALLS = [
+    ("hermes", '<tool_call>{"name": "unknown", "arguments": {"a": 1}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "no object"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>'),
+    ("hermes", '<tool_call>{"arguments": {1}, "name": "f"}</tool_call>'),
+    ("hermes", "<tool_call>\nf(1)\n</tool_call>"),
+    ("hermes", '<tool_call>{"name": "f", "argu'),
+    ("hermes", "The tag is <tool_call>"),
+    ("llama3", '{"name": "unknown", "parameters": {"a": 1}}'),
+    ("llama3", '{"answer": 42}'),
+    ("llama3", 'So: {"name": "f", "parameters": {"a": 1}}'),
+    ("llama3", '<|python_tag|>brave_search.call(query="x")'),
+    ("mistral", '[TOOL_CALLS][{"name": "unknown", "arguments": {}}]'),
+    ("mistral", "[TOOL_CALLS] none"),
+    ("mistral-args", "[TOOL_CALLS]unknown[ARGS]{}"),
+    ("mistral-args", "[TOOL_CALLS]f[ARGS]1"),
+    ("function-tag", "<function=unknown>{}</function>"),
+    ("function-tag", "<function=f>a</function>\n"),
+    (None, CALLS[0][1]),  # without tools
+]
+BEGUN = [  # stays a call
+    ('<tool_call>{"name": "f", "arguments": {"a": ', '{"a": ', ""),
+    ('<tool_call>{"name": "f", "arguments": {"a"; 1}}</tool_call>', '{"a"; 1}', ""),
+    ('<tool_call>{"name": "f", "arguments": {}} Hello', "{}", "Hello"),
+    ('<tool_call>{"name": "f", "arguments": {\\ "a": "}"}}</tool_call>', '{\\ "a": "}"}', ""),
+    ('<tool_call>{"name": "f", "arguments": {}}</tool_', "{}", ""),
+    ('<tool_call>{"name": "f", "arguments": {}} }x</tool_call>', "{}", "x</tool_call>"),
+    # Arguments in a text may hold line breaks as they are.
+    ('<tool_call>{"name": "f", "arguments": "{\\"a\\":\n1}"}</tool_call>', '{"a":\n1}', ""),
+    (f'<tool_call>{{"name": "f", "arguments": {OBJECTS}}}</tool_call>', OBJECTS, ""),
+    # A call behind a refused one.
+    (
+        '<tool_call>{"name": "g"} <tool_call>{"name": "f"}</tool_call>',
+        "{}",
+        '<tool_call>{"name": "g"}',
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("format", "text"),
+    ("format", "text", "content", "calls"),
     [
-        (
-            "hermes",
-            '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
-            '<tool_call>\n{"name": "get_weather", "arguments": {"x": "}"}}\n</tool_call>',
-        ),
-        (
-            "llama3",
-            '{"name": "f", "parameters": {}}; {"name": "get_weather", "parameters": {"x": "}"}}',
-        ),
-        ("llama3", '{"name": "f"}\n{"name": "get_weather", "parameters": {"x": "}"}}'),
-        (
-            "mistral",
-            '[TOOL_CALLS][{"name": "f", "arguments": {}}, '
-            '{"arguments": {"x": "}"}, "name": "get_weather"}]',
-        ),
-        ("mistral-args", '[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"x": "}"}'),
-        ("function-tag", '<function=f>{}</function><function=get_weather>{"x": "}"}</function>'),
+        *((format, text, "", [("f", '{"a": 1}')]) for format, text in CALLS),
+        *((format, text, "", TWO) for format, text in SEVERAL),
+        *((format, text, text, []) for format, text in NO_CALLS),
+        *(("hermes", text, rest, [("f", arguments)]) for text, arguments, rest in BEGUN),
+        ("function-tag", "<function=f>{}}}So.", "So.", [("f", "{}")]),  # braces too many
     ],
 )
-def test_several_calls_have_an_index_each(format, text):
-    expected = ("", "", [("f", "{}"), ("get_weather", '{"x": "}"}')])
-    assert parse([text], format) == expected
-    assert parse(text, format) == expected
+def test_calls_are_told_apart_from_text_in_pieces_of_any_length(format, text, content, calls):
+    assert read(text, format) == ("", content, calls)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_grammar_writes_is_what_the_parser_reads(name):
+    format = FORMATS[name]
+    names, arguments = ["f", "get_weather"], '{"a": "}"}'
+    calls = [format.before.replace("NAME", name) + arguments + format.behind for name in names]
+    text = format.opening + format.separator.join(calls) + format.closing
+    assert read(text, name) == ("", "", [(name, arguments) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("… within <tool_call></tool_call> XML tags", "hermes"),
+        ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3"),
+        ("{{ '[TOOL_CALLS]' + tool_calls }}", "mistral"),
+        ("{{ ' to=functions.' + name + '<|channel|>commentary json' }}", "gpt-oss"),
+        ("{{ '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}", "mistral-args"),
+        ('<function=example_function_name>{{example}}</function> "parameters":', "function-tag"),
+        (
+            "<tool_call><function=name><parameter=name>value</parameter></function></tool_call>",
+            None,
+        ),
+        ("<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>", None),
+        ("{{ messages[0].content }}", None),
+    ],
+)
+def test_a_format_is_recognised_by_its_marks(template, name):
+    assert recognise(template) == (name and FORMATS[name])
 
 
 def test_arguments_are_passed_on_as_they_come():
@@ -162,65 +228,6 @@ def test_text_is_held_back_only_where_a_call_may_begin(format):
     assert parser.push("it is") == [Text(" it is")]
 
 
-@pytest.mark.parametrize(
-    ("format", "text"),
-    [
-        ("hermes", '<tool_call>{"name": "unknown", "arguments": {"a": 1}}</tool_call>'),
-        ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
-        ("hermes", '<tool_call>{"name": "f", "arguments": "no object"}</tool_call>'),
-        ("hermes", '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>'),
-        ("hermes", '<tool_call>{"arguments": {1}, "name": "f"}</tool_call>'),
-        ("hermes", "<tool_call>\nf(1)\n</tool_call>"),
-        ("hermes", '<tool_call>{"name": "f", "argu'),
-        ("hermes", "The tag is <tool_call>"),
-        ("llama3", '{"name": "unknown", "parameters": {"a": 1}}'),
-        ("llama3", '{"answer": 42}'),
-        ("llama3", 'So: {"name": "f", "parameters": {"a": 1}}'),
-        ("llama3", '<|python_tag|>brave_search.call(query="x")'),
-        ("mistral", '[TOOL_CALLS][{"name": "unknown", "arguments": {}}]'),
-        ("mistral", "[TOOL_CALLS] none"),
-        ("mistral-args", "[TOOL_CALLS]unknown[ARGS]{}"),
-        ("mistral-args", "[TOOL_CALLS]f[ARGS]1"),
-        ("function-tag", "<function=unknown>{}</function>"),
-        ("function-tag", "<function=f>a</function>\n"),
-    ],
-)
-def test_what_only_looks_like_a_call_stays_text(format, text):
-    assert parse([text], format) == parse(text, format) == ("", text, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "rest"),
-    [
-        ('<tool_call>{"name": "f", "arguments": {"a": ', '{"a": ', ""),
-        ('<tool_call>{"name": "f", "arguments": {"a"; 1}}</tool_call>', '{"a"; 1}', ""),
-        ('<tool_call>{"name": "f", "arguments": {}} Hello', "{}", "Hello"),
-        ('<tool_call>{"name": "f", "arguments": {\\ "a": "}"}}</tool_call>', '{\\ "a": "}"}', ""),
-        ('<tool_call>{"name": "f", "arguments": {}}</tool_', "{}", ""),
-        ('<tool_call>{"name": "f", "arguments": {}} }x</tool_call>', "{}", "x</tool_call>"),
-    ],
-)
-def test_a_call_that_has_begun_stays_a_call(text, arguments, rest):
-    expected = ("", rest, [("f", arguments)])
-    assert parse([text], "hermes") == parse(text, "hermes") == expected
-
-
-def test_braces_too_many_are_dropped_however_they_come():
-    text = "<function=f>{}}}So."
-    assert parse([text], "function-tag") == parse(text, "function-tag")
-    assert parse(text, "function-tag") == ("", "So.", [("f", "{}")])
-
-
-def test_a_call_behind_a_refused_one_is_found():
-    text = '<tool_call>{"name": "g"} <tool_call>{"name": "f"}</tool_call>'
-    assert parse(text, "hermes") == ("", '<tool_call>{"name": "g"}', [("f", "{}")])
-
-
-def test_without_tools_calls_are_text():
-    text = CALLS[0][1]
-    assert parse([text]) == ("", text, [])
-
-
 def test_identifiers_are_as_the_models_template_wants_them():
     [call, _] = parts_of([CALLS[0][1]], "hermes")
     assert call.identifier.startswith("call_") and len(call.identifier) == 29
@@ -239,53 +246,44 @@ def test_behind_the_last_allowed_call_all_is_dropped():
     assert parse([text + text], "hermes", max_calls=1)[2] == [("f", '{"a": 1}')]
 
 
+CHANNELS = Tags("<|channel|>analysis<|message|>", "<|end|>")
+WHY, START = "<|channel|>analysis<|message|>Why?<|end|>", "<|start|>assistant"
+FINAL = "<|channel|>final<|message|>So."
+TO_F = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
+LOOK = "<|channel|>commentary<|message|>I look.<|end|>"
+ONE = [("f", '{"a": 1}')]
+
+
 @pytest.mark.parametrize(
-    ("text", "reasoning", "answer"),
+    ("text", "expected", "format", "tags"),
     [
-        ("<think>\nWhy?\n\n</think>\n\nSo.", "Why?", "So."),
-        ("\n<think> a </thin b </think>c</think>", "a </thin b", "c</think>"),
-        ("<think></think>Yes", "", "Yes"),
-        ("<think>endless ", "endless ", ""),
-        ("No. <think>x</think>", "", "No. <think>x</think>"),
-        ("<thin", "", "<thin"),
-        ("", "", ""),
-        (" ", "", " "),
+        ("<think>\nWhy?\n\n</think>\n\nSo.", ("Why?", "So.", []), None, THINK),
+        ("\n<think> a </thin b </think>c</think>", ("a </thin b", "c</think>", []), None, THINK),
+        ("<think></think>Yes", ("", "Yes", []), None, THINK),
+        ("<think>endless ", ("endless ", "", []), None, THINK),
+        ("No. <think>x</think>", ("", "No. <think>x</think>", []), None, THINK),
+        ("<thin", ("", "<thin", []), None, THINK),
+        ("", ("", "", []), None, THINK),
+        (" ", ("", " ", []), None, THINK),
+        (f"<think>{CALLS[0][1]}</think>{CALLS[0][1]}", (CALLS[0][1], "", ONE), "hermes", THINK),
+        (
+            '<think>x</think>\n{"name": "f", "parameters": {}}',
+            ("x", "", [("f", "{}")]),
+            "llama3",
+            THINK,
+        ),
+        (FINAL, ("", "So.", []), "gpt-oss", CHANNELS),
+        (WHY + START + FINAL, ("Why?", "So.", []), "gpt-oss", CHANNELS),
+        (WHY + START + TO_F, ("Why?", "", ONE), "gpt-oss", CHANNELS),
+        (WHY + START + LOOK + START + TO_F, ("Why?", "I look.", ONE), "gpt-oss", CHANNELS),
     ],
 )
-def test_thoughts_are_split_off(text, reasoning, answer):
-    expected = (reasoning, answer, [])
-    assert parse([text], tags=THINK) == parse(text, tags=THINK) == expected
+def test_thoughts_are_split_off(text, expected, format, tags):
+    assert read(text, format, tags=tags) == expected
 
 
 def test_thoughts_that_the_prompt_has_opened_need_no_tag():
-    assert parse("\nWhy?\n</think>\nSo.", tags=THINK, is_reasoning=True) == ("Why?", "So.", [])
-
-
-def test_a_call_in_thoughts_is_none():
-    call = CALLS[0][1]
-    text = f"<think>{call}</think>{call}"
-    assert parse(text, "hermes", tags=THINK) == (call, "", [("f", '{"a": 1}')])
-
-
-def test_channels_are_no_text():
-    tags = Tags("<|channel|>analysis<|message|>", "<|end|>")
-    thoughts, start = "<|channel|>analysis<|message|>Why?<|end|>", "<|start|>assistant"
-    final = "<|channel|>final<|message|>So."
-    call = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
-    said = "<|channel|>commentary<|message|>I look.<|end|>"
-    for text, expected in (
-        (final, ("", "So.", [])),
-        (thoughts + start + final, ("Why?", "So.", [])),
-        (thoughts + start + call, ("Why?", "", [("f", '{"a": 1}')])),
-        (thoughts + start + said + start + call, ("Why?", "I look.", [("f", '{"a": 1}')])),
-    ):
-        assert parse([text], "gpt-oss", tags=tags) == expected
-        assert parse(text, "gpt-oss", tags=tags) == expected
-
-
-def test_a_bare_call_may_follow_thoughts():
-    text = '<think>x</think>\n{"name": "f", "parameters": {}}'
-    assert parse(text, "llama3", tags=THINK) == ("x", "", [("f", "{}")])
+    assert read("\nWhy?\n</think>\nSo.", tags=THINK, is_reasoning=True) == ("Why?", "So.", [])
 
 
 def test_tokens_of_thoughts_are_counted_with_their_tags():

@@ -7,11 +7,8 @@ import pytest
 from switchyard import engine
 from switchyard.app.chat.template import ChatTemplate
 from switchyard.app.parts.call_formats import FORMATS
-from tests.app.chat.conftest import URL
 from tests.app.chat.shapes import SHAPES
-from tests.app.chat.test_enforced import REQUEST, WEATHER, verdict
-from tests.app.conftest import frames
-from tests.scripted import ScriptedBackend, says
+from tests.app.chat.test_enforced import REQUEST, STRICT, named
 
 ONE = [("get_weather", '{"city": "Rome"}')]
 TWO = [*ONE, ("set_alarm", '{"hour": 1}')]
@@ -50,18 +47,15 @@ CALLS["by name"] = CALLS["first alone"] = CALLS["single"]
 
 
 @pytest.fixture
-def ask(make_client, with_template):
-    """(calls, text) of an answer to a model that has written a text, and its job."""
+def ask(chat):
+    """(calls, text) of an answer to a model that has written a text, and verdicts on others."""
 
     def ask(shape, written, **more):
-        backend = ScriptedBackend(says(*written))
-        client = make_client(backend, path=with_template(SHAPES[shape]))
         request = {**REQUEST, "parallel_tool_calls": True, **more}
-        [choice] = client.post(URL, json=request).json["choices"]
-        whole = calls_of([choice["message"]])
-        bodies = frames(client.post(URL, json={**request, "stream": True}))
-        assert calls_of([body["choices"][0]["delta"] for body in bodies]) == whole
-        return *whole, lambda text: verdict(client, backend.enqueued[0], text)
+        asked = chat(request, *written, template=SHAPES[shape])
+        whole = calls_of([asked.message])
+        assert calls_of(asked.again({**request, "stream": True}).deltas) == whole
+        return *whole, asked.verdict
 
     return ask
 
@@ -92,16 +86,8 @@ def test_calls_are_read_in_the_format_of_the_template(ask, shape):
     ("more", "is_two", "is_text"),
     [
         ({"tool_choice": "required"}, "end", "refused"),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
-            "refused",
-            "refused",
-        ),
-        (
-            {"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]},
-            None,
-            "end",
-        ),
+        ({"tool_choice": named("get_weather")}, "refused", "refused"),
+        ({"tools": [STRICT]}, None, "end"),
         ({"response_format": {"type": "json_object"}}, "end", "refused"),
     ],
     ids=["required", "named", "strict", "beside a form"],

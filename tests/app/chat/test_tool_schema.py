@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.scripted import ScriptedBackend
+from tests.app.chat.conftest import URL
+from tests.app.chat.test_tools import HELLO
 
-URL = "/v1/chat/completions"
-HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 WRONG = {"type": "invalid"}
 STRINGS = {"type": ["string", "null"], "enum": ["invalid"], "default": {"type": "invalid"}}
 
@@ -28,7 +27,7 @@ STRINGS = {"type": ["string", "null"], "enum": ["invalid"], "default": {"type": 
     ids=str,
 )
 @pytest.mark.parametrize("url", [URL, "/v1/messages", "/v1/responses"])
-def test_what_json_schema_lacks_is_refused_with_its_path(make_client, url, schema, path):
+def test_what_json_schema_lacks_is_refused_with_its_path(chat, url, schema, path):
     """Without `strict` too, though the schema is then for the model alone."""
     function = {"name": "f", "parameters": schema}
     body, place = {**HELLO, "tools": [{"type": "function", "function": function}]}, "function."
@@ -37,7 +36,7 @@ def test_what_json_schema_lacks_is_refused_with_its_path(make_client, url, schem
         place = ""
     elif url == "/v1/responses":
         body, place = {"input": "x", "tools": [{"type": "function", **function}]}, ""
-    response = make_client(ScriptedBackend()).post(url, json=body)
+    response = chat(body, url=url).response
     if path is None:
         assert response.status_code == 200, response.text
         return
