@@ -5,11 +5,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 from switchyard import engine
 from switchyard.cli import check as CHECK
-from switchyard.cli import main
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.memory import gpus, host
 from switchyard.engine.memory.estimate import CONTEXT, GIB, Memory
@@ -22,11 +20,11 @@ from tests.conftest import DEMO
 DEMO_EXL2 = f"{DEMO}-exl2"
 
 
-@pytest.fixture
-def switchyard(tmp_path, monkeypatch):
-    """Run in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
+def tables(directory, *models, more=""):
+    """Settings of (name, path, load, cache_tokens)."""
+    form = '[[models]]\nname = "{}"\nmodel = "{}"\nload = "{}"\ncache_tokens = {}\n'
+    text = "".join(form.format(*model) + more for model in models)
+    (directory / "switchyard.toml").write_text(text)
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def check(switchyard, monkeypatch):
         gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
         for name in ("gpus", "visible"):
             monkeypatch.setattr(gpus, name, lambda: [gpu])
-        done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+        done = switchyard("check", *arguments)
         return done.exit_code, done.output
 
     return check
@@ -64,19 +62,13 @@ def test_check_names_the_first_cache_that_fits(check):
 
 def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monkeypatch, tmp_path):
     monkeypatch.setattr(host, "free_memory", lambda: GIB)
-    table = '[[models]]\nname = "{0}"\nmodel = "{1}"\nload = "demand"\ncache_tokens = {2}\n'
-    (tmp_path / "switchyard.toml").write_text(
-        table.format("one", DEMO, 512) + table.format("two", DEMO, 256_000_000)
-    )
-    done = switchyard("check", "--bind", "127.0.0.1:0", "--json")
+    tables(tmp_path, ("one", DEMO, "demand", 512), ("two", DEMO, "demand", 256_000_000))
+    done = switchyard("check", "--json")
     [finding] = [one for one in json.loads(done.output) if not one["is_good"]]
     with pytest.raises(engine.NoRoom) as refusal:
         check_host(ModelConfig(DEMO, "two", cache_tokens=256_000_000))
     assert done.exit_code == 1
     assert (finding["what"], finding["message"]) == ("memory", f"two: {refusal.value}")
-
-
-TABLE = '[[models]]\nname = "{}"\nmodel = "{}"\nload = "{}"\ncache_tokens = 2048\n'
 
 
 @pytest.mark.parametrize(
@@ -89,10 +81,7 @@ TABLE = '[[models]]\nname = "{}"\nmodel = "{}"\nload = "{}"\ncache_tokens = 2048
     ],
 )
 def test_check_adds_up_the_models_that_stay(check, tmp_path, loads, without):
-    tables = [
-        TABLE.format(*one) for one in zip(("one", "two"), [DEMO_EXL2] * 2, loads, strict=True)
-    ]
-    (tmp_path / "switchyard.toml").write_text("".join(tables))
+    tables(tmp_path, ("one", DEMO_EXL2, loads[0], 2048), ("two", DEMO_EXL2, loads[1], 2048))
     config = ModelConfig(DEMO_EXL2, "name", cache_tokens=2048)
     footprints, _ = measure(config)
     [size] = Memory(config, footprints, [24 * GIB], 2048).place("float16", 2048)
@@ -107,14 +96,13 @@ def test_check_adds_up_the_models_that_stay(check, tmp_path, loads, without):
 
 
 def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monkeypatch, tmp_path):
-    tables = [TABLE.format(name, DEMO, "start") + 'link = "thread"\n' for name in ("one", "two")]
-    (tmp_path / "switchyard.toml").write_text("".join(tables))
+    models = [(name, DEMO, "start", 2048) for name in ("one", "two")]
+    tables(tmp_path, *models, more='link = "thread"\n')
     whole = needed(ModelConfig(DEMO, "one", link="thread", cache_tokens=2048))["host"]
     monkeypatch.setattr(host, "free_memory", lambda: 2 * whole)
-    arguments = ("check", "--bind", "127.0.0.1:0")
-    assert switchyard(*arguments).exit_code == 0
+    assert switchyard("check").exit_code == 0
     monkeypatch.setattr(host, "free_memory", lambda: 2 * whole - 1)
-    done = switchyard(*arguments)
+    done = switchyard("check")
     assert done.exit_code == 1
     assert "✗ memory: two: no room" in done.output and ", beside one\n" in done.output
 
@@ -147,16 +135,13 @@ def test_check_names_a_gpu_that_is_not_there(check):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            [DEMO_EXL2],
-            "✗ model: demo-exl2: the weights are quantized: only a CUDA device can serve them",
-        ),
+        ([DEMO_EXL2], "the weights are quantized: only a CUDA device can serve them"),
         ([DEMO, "--set", f"draft_model={DEMO_EXL2}"], "✗ model: demo: the weights are quantized"),
         ([DEMO, "--set", 'cache_mode=["Q8"]'], "✗ model: demo: cache_mode needs a GPU"),
     ],
 )
 def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
-    done = switchyard("check", *arguments, "--set", "bind=127.0.0.1:0")
+    done = switchyard("check", *arguments)
     assert done.exit_code == 1 and says in done.output
     assert "✗" not in check(20, *arguments)[1]
 

@@ -1,7 +1,5 @@
 """The command `switchyard`: what it says, and its exit status."""
 
-import contextlib
-import http.server
 import json
 import os
 import shutil
@@ -9,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import click
 import gunicorn
@@ -21,7 +18,9 @@ from switchyard.cli import COMMANDS, main
 from switchyard.cli import check as CHECK
 from switchyard.cli.serve import _chosen
 from switchyard.cli.server import url_of_settings
-from tests.conftest import ROOT, run_code
+from tests.conftest import DEMO, ROOT, run_code
+
+DEMO_EXL2 = f"{DEMO}-exl2"
 
 
 def test_help_names_each_command(switchyard):
@@ -36,7 +35,7 @@ def test_help_names_each_command(switchyard):
     assert switchyard("--version").output == f"switchyard, version {__version__}\n"
 
 
-def test_check_finds_what_would_keep_a_server_from_starting(switchyard, model_path, tmp_path):
+def test_check_finds_what_would_keep_a_server_from_starting(switchyard, model_path):
     done = switchyard("check", model_path)
     assert done.exit_code == 0, done.output
     assert "✓ settings" in done.output and "LlamaForCausalLM" in done.output
@@ -54,30 +53,33 @@ def test_check_says_what_requests_would_be_told_of_a_broken_chat_template(
     switchyard, model_path, tmp_path
 ):
     path = shutil.copytree(model_path, tmp_path / "model")
-    (path / "chat_template.jinja").write_text("{% for message in messages %}{{ message }")
+
+    def check(template):
+        (path / "chat_template.jinja").write_text(template)
+        done = switchyard("check", path)
+        return done.exit_code, done.output
+
+    status, output = check("{% for message in messages %}{{ message }")
     with pytest.raises(engine.InvalidJob) as told:
         template = ChatTemplate(engine.ModelDir.read(str(path)))
         template.render(Conversation([{"role": "user", "content": "a"}]), str)
-    done = switchyard("check", str(path))
-    assert done.exit_code == 1 and f"✗ chat template: model: {told.value}\n" in done.output
-    (path / "chat_template.jinja").write_text("{{ raise_exception('not me') }}")
-    done = switchyard("check", str(path))
+    assert status == 1 and f"✗ chat template: model: {told.value}\n" in output
+    status, output = check("{{ raise_exception('not me') }}")
     reason = "chat_template.jinja, fails on every conversation: not me\n"
-    assert done.exit_code == 1 and done.output.count(reason) == 1
-    (path / "chat_template.jinja").write_text("{{ messages }}")
-    done = switchyard("check", str(path))
-    assert done.exit_code == 0 and "✗" not in done.output
+    assert status == 1 and output.count(reason) == 1
+    status, output = check("{{ messages }}")
+    assert status == 0 and "✗" not in output
 
 
 def test_check_reads_the_tokenizer(switchyard, model_path, tmp_path):
     path = shutil.copytree(model_path, tmp_path / "model")
     (path / "tokenizer.json").write_text("{")
-    done = switchyard("check", str(path))
+    done = switchyard("check", path)
     assert done.exit_code == 1 and "tokenizer.json can't be read" in done.output
 
 
 def test_check_asks_torch_for_a_gpu_that_nvml_does_not_know(switchyard, monkeypatch, model_path):
-    arguments = ("check", model_path, "--set", "device=cuda", "--bind", "127.0.0.1:0")
+    arguments = ("check", model_path, "--set", "device=cuda")
     done = switchyard(*arguments)
     assert done.exit_code == 1 and "device 'cuda': torch finds no CUDA device" in done.output
     monkeypatch.setattr(CHECK, "probe", lambda: {"sees": 1})
@@ -88,11 +90,11 @@ def test_check_looks_for_loras(switchyard, monkeypatch, model_path, tmp_path):
     monkeypatch.setattr(CHECK, "probe", lambda: {"sees": 1})
     loras = f'loras=[{{"path": "{tmp_path}", "name": "terse"}}]'
     arguments = ("check", model_path, "--set", "device=cuda", "--set", loras)
-    done = switchyard(*arguments, "--bind", "127.0.0.1:0")
+    done = switchyard(*arguments)
     assert done.exit_code == 1 and f"LoRA terse: {tmp_path} has no adapter_config" in done.output
     for name in ("adapter_config.json", "adapter_model.bin"):
         (tmp_path / name).write_text("{}")
-    assert switchyard(*arguments, "--bind", "127.0.0.1:0").exit_code == 0
+    assert switchyard(*arguments).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
@@ -103,15 +105,18 @@ def test_an_alias_of_no_model_is_told_by_its_setting(switchyard, monkeypatch, mo
 
 
 def test_check_reads_the_keys_as_a_server_with_these_settings(switchyard, model_path, tmp_path):
-    hashed = f"sha256:{'0' * 64}"
-    text = f'name = "ann"\nhash = "{hashed}"\nbudget_tokens = 9\nbudget_period = "day"\n'
     file = tmp_path / "keys.toml"
-    file.write_text(f"[[keys]]\n{text}")
+    entry = f'name = "ann"\nhash = "sha256:{"0" * 64}"\nbudget_tokens = 9\nbudget_period = "day"\n'
+    file.write_text(f"[[keys]]\n{entry}")
     file.chmod(0o600)
     arguments = ("check", model_path, "--set", f"keys_file={file}")
     assert "budget_tokens needs the server's setting ledger" in switchyard(*arguments).output
-    done = switchyard(*arguments, "--set", f"ledger={tmp_path}/usage.db")
-    assert done.exit_code == 0 and "✓ keys: 1 in " in done.output
+    arguments += ("--set", f"ledger={tmp_path}/usage.db")
+    done = switchyard(*arguments)
+    assert done.exit_code == 0 and f"✓ keys: 1 in {file}" in done.output
+    file.chmod(0o644)
+    done = switchyard(*arguments)
+    assert done.exit_code == 1 and f"✗ keys: keys_file {file} is open to others" in done.output
 
 
 def test_check_tries_the_access_log_and_makes_none(switchyard, model_path, tmp_path):
@@ -126,41 +131,29 @@ def test_check_tries_the_access_log_and_makes_none(switchyard, model_path, tmp_p
 
 
 @pytest.mark.parametrize(("answer", "is_good"), [({"status": "live"}, True), ({}, False)])
-def test_an_address_that_a_switchyard_has_is_no_fault(switchyard, model_path, answer, is_good):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            assert self.path == "/health/live"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        bind = f"127.0.0.1:{server.server_port}"
-        done = switchyard("check", model_path, "--bind", bind)
-        server.shutdown()
-        thread.join()
+def test_an_address_that_a_switchyard_has_is_no_fault(
+    switchyard, answering, model_path, answer, is_good
+):
+    server = answering(body=json.dumps(answer).encode())
+    bind = server.url.removeprefix("http://")
+    done = switchyard("check", model_path, "--bind", bind)
+    assert server.asked == [("GET", "/health/live", None)]
     assert done.exit_code == (not is_good)
     assert (f"✓ address: {bind} is already used by a Switchyard" in done.output) == is_good
 
 
 def test_settings_come_by_argument_and_by_another_file(switchyard, model_path, tmp_path):
     file = tmp_path / "other.toml"
-    file.write_text('max_batch_size = "many"\n')
-    done = switchyard("check", model_path, "--config", str(file))
-    assert done.exit_code == 1 and "max_batch_size" in done.output
-    file.write_text("wrong = 1\n")
-    done = switchyard("check", model_path, "--config", file.name)
-    assert f"wrong in {file} is not a setting" in done.output
-    file.write_text('name = "other"\n')
-    assert "✓ model: other" in switchyard("check", model_path, "--config", str(file)).output
-    more = ["--config", str(file), "--set", "name=given", "--set", "max_seq_len=256"]
-    assert "✓ model: given" in (output := switchyard("check", model_path, *more).output)
-    assert "256 tokens of context" in output
+
+    def check(text, *more):
+        file.write_text(text)
+        return switchyard("check", model_path, "--config", "other.toml", *more).output
+
+    assert "max_batch_size" in check('max_batch_size = "many"\n')
+    assert f"wrong in {file} is not a setting" in check("wrong = 1\n")
+    assert "✓ model: other" in check('name = "other"\n')
+    output = check('name = "other"\n', "--set", "name=given", "--set", "max_seq_len=256")
+    assert "✓ model: given" in output and "256 tokens of context" in output
 
 
 @pytest.mark.parametrize(
@@ -192,6 +185,19 @@ def test_a_wrong_value_is_told_by_its_option(switchyard, monkeypatch, arguments,
         (["engine", "--at", "dns:h:1"], "must be this engine's own address"),
         (["bench", "--streams", "1,x"], "must be numbers"),
         (["bench", "--tokens", "0"], "must be above 0"),
+        (["bench", "--streams", "1,0"], "must be above 0"),
+        (["models", "load", "a", "--set", "cache_tokens"], "must be NAME=VALUE"),
+        (["models", "load", "a", "--set", "=3"], "must be NAME=VALUE"),
+        (["models", "load", "a", "--set", "cache tokens=3"], "must be NAME=VALUE"),
+        (["usage", "--group", "key"], "--group-by"),
+        (["usage", "--url", "nowhere"], "must be http://HOST:PORT"),
+        (["estimate", DEMO_EXL2, "--context", "100"], "--context"),
+        (["estimate", DEMO_EXL2, "--jobs", "0"], "--jobs"),
+        (["estimate", DEMO_EXL2, "--gpu", "0"], "--gpu"),
+        (["estimate", DEMO_EXL2, "--gpu", "24TB"], "'24TB' must be a size such as 24 or 24GB"),
+        (["estimate", DEMO_EXL2, "--bits", "1"], "--bits"),
+        (["estimate", DEMO_EXL2, "--bits", "4bpw"], "must be a number from 2 to 16, such as 4.0"),
+        (["estimate"], "MODEL_DIR"),
     ],
 )
 def test_wrong_usage_has_its_own_status(switchyard, arguments, says):
@@ -199,45 +205,38 @@ def test_wrong_usage_has_its_own_status(switchyard, arguments, says):
     assert done.exit_code == 2 and says in done.output
 
 
-def test_check_imports_no_torch(model_path, tmp_path):
-    code = f"""
-import sys
-from click.testing import CliRunner
-from switchyard.cli import COMMANDS, main
-from switchyard.cli import check as CHECK
-done = CliRunner().invoke(main, ["check", {model_path!r}, "--bind", "127.0.0.1:0"])
-assert done.exit_code == 0, done.output
-assert not {{"torch", "exllamav2"}} & sys.modules.keys()
-"""
-    run_code(code)
+ANY = {"torch", "exllamav2"}
+HEAVY = {"torch", "flask", "pydantic_settings", "switchyard.engine"}
+ELSEWHERE = ("--url", "http://127.0.0.1:9")
+OF_APP = HEAVY | {"pydantic", "switchyard.app"}
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "modules"),
     [
-        ["--help"],
-        ["status", "--url", "http://127.0.0.1:9"],
-        ["usage", "--url", "http://127.0.0.1:9"],
-        ["drain", "--url", "http://127.0.0.1:9"],
-        ["keys", "--file", "keys.toml", "list"],
-        ["keys", "--file", "keys.toml", "add", "ann"],
+        (["check", DEMO, "--bind", "127.0.0.1:0"], ANY),
+        (["estimate", DEMO_EXL2, "--gpu", "24"], ANY | {"numpy"}),
+        (["--help"], OF_APP),
+        (["status", *ELSEWHERE], OF_APP),
+        (["usage", *ELSEWHERE], OF_APP),
+        (["drain", *ELSEWHERE], OF_APP),
+        (["keys", "--file", "keys.toml", "list"], HEAVY),
+        (["keys", "--file", "keys.toml", "add", "ann"], HEAVY),
     ],
 )
-def test_quick_commands_import_neither_torch_nor_the_application(tmp_path, arguments):
+def test_quick_commands_import_nothing_heavy(tmp_path, arguments, modules):
     (tmp_path / "keys.toml").write_text("")
     (tmp_path / "keys.toml").chmod(0o600)
-    code = f"""
+    run_code(f"""
 import os, sys
 from click.testing import CliRunner
 from switchyard.cli import main
 os.chdir({str(tmp_path)!r})
 done = CliRunner().invoke(main, {arguments!r})
-assert "Usage: " in done.output or "can't be reached" in done.output or done.exit_code == 0
-heavy = {{"torch", "flask", "pydantic_settings", "switchyard.engine"}} & sys.modules.keys()
+assert "can't be reached" in done.output or done.exit_code == 0, done.output
+heavy = {modules!r} & sys.modules.keys()
 assert not heavy, heavy
-assert "keys" in {arguments!r} or not {{"pydantic", "switchyard.app"}} & sys.modules.keys()
-"""
-    run_code(code)
+""")
 
 
 @pytest.mark.parametrize(
@@ -254,6 +253,16 @@ def test_each_command_reads_the_file_of_settings_that_is_given(
     ):
         assert "http://127.0.0.1:9 can't be reached" in switchyard(*arguments).output
         monkeypatch.delenv("SWITCHYARD_CONFIG")
+
+
+@pytest.mark.parametrize("command", [["status"], ["usage"], ["bench"], ["models", "list"]])
+def test_a_key_may_be_in_the_environment(switchyard, answering, monkeypatch, command):
+    server = answering(body=b"{}")
+    monkeypatch.setenv("SWITCHYARD_KEY", "mine")
+    for more in ([], ["--key", "other"]):
+        switchyard(command[0], "--url", server.url, *more, *command[1:])
+    told = list(dict.fromkeys(head["Authorization"] for head in server.heads))
+    assert told == ["Bearer mine", "Bearer other"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -301,9 +310,7 @@ def test_ctrl_c_while_gunicorn_is_imported_ends_it_without_a_word(tmp_path):
         assert (process.stdout.read(), process.wait()) == ("", -signal.SIGINT)
 
 
-def test_a_server_that_is_not_there_is_told(switchyard):
-    done = switchyard("drain", "--url", "http://127.0.0.1:9")
-    assert done.exit_code == 1 and "can't be reached" in done.output
+def test_a_server_that_is_not_there_is_told_in_one_line(switchyard):
     done = switchyard("bench", "--url", "http://127.0.0.1:9", "--streams", "2")
     assert done.exit_code == 1
     [line] = done.output.splitlines()
@@ -319,33 +326,9 @@ def test_an_engine_is_chosen_by_its_name():
             _chosen(few, name)
 
 
-@contextlib.contextmanager
-def answering(status=200, body=b""):
-    """Its URL, and the paths that it is asked for."""
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(self.path)
-            if status:
-                self.send_response(status)
-                self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
-
-
-def test_what_is_no_answer_of_http_is_told(switchyard):
-    with answering(None, b"nonsense\r\n") as (url, _):
-        done = switchyard("drain", "--url", url)
+def test_what_is_no_answer_of_http_is_told(switchyard, answering):
+    url = answering(None, b"nonsense\r\n").url
+    done = switchyard("drain", "--url", url)
     assert done.exit_code == 1 and f"switchyard: {url} can't be reached: " in done.output
 
 
@@ -356,11 +339,10 @@ def test_a_server_at_all_addresses_is_asked_at_this_machines(monkeypatch, bind, 
 
 
 @pytest.mark.parametrize("path", ["", "/", "/llm", "/llm/"])
-def test_a_server_below_a_path_is_asked_there(switchyard, path):
-    with answering() as (url, asked):
-        done = switchyard("drain", "--url", f"{url}{path}")
-    assert done.exit_code == 0, done.output
-    assert asked == [f"{path.rstrip('/')}/admin/drain"]
+def test_a_server_below_a_path_is_asked_there(switchyard, answering, path):
+    server = answering()
+    assert switchyard("drain", "--url", f"{server.url}{path}").exit_code == 0
+    assert server.asked == [("POST", f"{path.rstrip('/')}/admin/drain", None)]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +356,7 @@ def test_a_server_below_a_path_is_asked_there(switchyard, path):
         (401, b"", "401: Unauthorized (--key, or SWITCHYARD_KEY in the environment)\n"),
     ],
 )
-def test_whatever_a_server_refuses_with_is_told(switchyard, status, body, says):
-    with answering(status, body) as (url, _):
-        done = switchyard("drain", "--url", url)
+def test_whatever_a_server_refuses_with_is_told(switchyard, answering, status, body, says):
+    url = answering(status, body).url
+    done = switchyard("drain", "--url", url)
     assert (done.exit_code, done.output) == (1, f"switchyard: {url}: {says}")

@@ -8,26 +8,19 @@ import stat
 import threading
 
 import pytest
-from click.testing import CliRunner
 
 from switchyard.app.operations.keys import read_keys
-from switchyard.cli import main
 from switchyard.cli.keys_file import Failed, block, edit
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("SWITCHYARD_")]:
-        monkeypatch.delenv(name)
+def path(tmp_path):
     return tmp_path / "keys.toml"
 
 
 @pytest.fixture
-def keys(path):
-    return lambda *args, input=None: CliRunner().invoke(
-        main, ["keys", "--file", str(path), *args], input=input
-    )
+def keys(switchyard, path):
+    return lambda *args, **more: switchyard("keys", "--file", path, *args, **more)
 
 
 def table(path):
@@ -46,17 +39,15 @@ def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
     assert len(key) == len("sk-sy-") + 43
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [entry] = table(path).values()
-    assert (entry.digest, entry.rpm, entry.tpm) == (hashed(key), 60, 1000)
-    assert (entry.models, entry.note) == (["demo"], 'a "b"')
+    told = (entry.digest, entry.rpm, entry.tpm, entry.models, entry.note)
+    assert told == (hashed(key), 60, 1000, ["demo"], 'a "b"')
     assert key not in path.read_text()
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_help_needs_no_file(path):
-    done = CliRunner().invoke(main, ["keys", "add", "--help"])
+def test_help_needs_no_file(switchyard):
+    done = switchyard("keys", "add", "--help")
     assert done.exit_code == 0 and "--rpm" in done.output
-    done = CliRunner().invoke(main, ["keys", "list"])
-    assert done.exit_code == 2 and "no key file: give --file" in done.output
 
 
 def test_another_is_appended_and_all_else_stays(keys, path):
@@ -65,27 +56,26 @@ def test_another_is_appended_and_all_else_stays(keys, path):
     path.write_text(text)
     assert keys("add", "bob", "--role", "admin", "--expires", "2027-01-01T00:00:00Z").exit_code == 0
     assert path.read_text().startswith(text)
-    assert table(path)["bob"].role == "admin"
-    assert table(path)["bob"].expires.year == 2027
+    assert (table(path)["bob"].role, table(path)["bob"].expires.year) == ("admin", 2027)
 
 
-def test_a_key_may_be_given(keys, path):
-    given = "my-own-key-of-some-length"
-    done = keys("add", "ann", "--stdin", input=given + "\n")
-    assert done.exit_code == 0 and given not in done.output
-    assert table(path)["ann"].digest == hashed(given)
+def test_a_key_may_be_given_and_again_in_a_rotation(keys, path):
+    for command in (["add"], ["rotate"], ["rotate", "--json"]):
+        given = f"my-own-key-of-some-length-{len(command)}"
+        more = ("--rpm", "5") if command == ["add"] else ()
+        done = keys(*command, "ann", *more, "--stdin", input=given + "\n")
+        assert done.exit_code == 0 and given not in done.output
+        assert (table(path)["ann"].digest, table(path)["ann"].rpm) == (hashed(given), 5)
 
 
 def test_a_key_is_rotated_with_its_limits(keys, path):
     keys("add", "ann", "--rpm", "5")
     keys("add", "bob")
     before = table(path)
-    done = keys("rotate", "ann", "--json")
-    told = json.loads(done.output)
+    told = json.loads(keys("rotate", "ann", "--json").output)
     after = table(path)
     assert after["ann"].digest == hashed(told["key"]) != before["ann"].digest
-    assert after["ann"].rpm == 5
-    assert after["bob"] == before["bob"]
+    assert (after["ann"].rpm, after["bob"]) == (5, before["bob"])
 
 
 def test_a_key_is_removed_with_its_own_lines_alone(keys, path):
@@ -108,8 +98,11 @@ def test_the_list_shows_limits_and_no_hash(keys, path):
     assert "hash" not in rows[0] and rows[0]["rpm"] == 5
 
 
-def test_check_says_whether_a_server_could_read_it(keys, path):
-    keys("add", "ann")
+def test_check_says_whether_a_server_could_read_it(keys, path, monkeypatch):
+    keys("add", "ann", "--budget-tokens", "5", "--budget-period", "day")
+    done = keys("check")
+    assert done.exit_code == 1 and "needs the server's setting ledger" in done.output
+    monkeypatch.setenv("SWITCHYARD_LEDGER", "usage.db")
     assert keys("check").exit_code == 0
     path.chmod(0o644)
     done = keys("check", "--json")
@@ -138,19 +131,10 @@ def test_a_full_disk_leaves_the_file_and_nothing_beside_it(keys, path, monkeypat
     assert path.read_text() == text and os.listdir(path.parent) == [path.name]
 
 
-def test_a_budget_without_a_ledger_is_found(keys, path, monkeypatch):
-    keys("add", "ann", "--budget-tokens", "5", "--budget-period", "day")
-    done = keys("check")
-    assert done.exit_code == 1 and "needs the server's setting ledger" in done.output
-    monkeypatch.setenv("SWITCHYARD_LEDGER", "usage.db")
-    assert keys("check").exit_code == 0
-
-
-def test_a_directory_that_is_not_there_is_told(tmp_path, keys):
-    done = CliRunner().invoke(main, ["keys", "--file", str(tmp_path / "no" / "keys"), "add", "ann"])
-    assert (done.exit_code, done.stderr) == (
-        *(1, f"switchyard: {tmp_path / 'no'}: No such file or directory\n"),
-    )
+def test_a_directory_that_is_not_there_is_told(tmp_path, switchyard):
+    done = switchyard("keys", "--file", tmp_path / "no" / "keys", "add", "ann")
+    told = f"switchyard: {tmp_path / 'no'}: No such file or directory\n"
+    assert (done.exit_code, done.stderr) == (1, told)
 
 
 def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
@@ -250,30 +234,10 @@ def test_two_commands_at_once_lose_nothing(keys, path):
     assert len(table(path)) == 9
 
 
-def test_the_command_check_tells_of_the_file(keys, path, model_path, monkeypatch):
-    keys("add", "ann")
+def test_the_file_is_the_settings_one_unless_it_is_given(switchyard, path, monkeypatch):
     monkeypatch.setenv("SWITCHYARD_KEYS_FILE", str(path))
-    monkeypatch.setenv("SWITCHYARD_BIND", "127.0.0.1:0")
-    done = CliRunner().invoke(main, ["check", model_path])
-    assert done.exit_code == 0 and f"✓ keys: 1 in {path}" in done.output
-    path.chmod(0o644)
-    done = CliRunner().invoke(main, ["check", model_path])
-    assert done.exit_code == 1 and f"✗ keys: keys_file {path} is open to others" in done.output
-
-
-def test_the_file_is_the_settings_one_unless_it_is_given(path, monkeypatch):
-    monkeypatch.setenv("SWITCHYARD_KEYS_FILE", str(path))
-    assert CliRunner().invoke(main, ["keys", "add", "ann"]).exit_code == 0
+    assert switchyard("keys", "add", "ann").exit_code == 0
     assert list(table(path)) == ["ann"]
     monkeypatch.delenv("SWITCHYARD_KEYS_FILE")
-    done = CliRunner().invoke(main, ["keys", "list"])
-    assert done.exit_code == 2 and "give --file, or set keys_file" in done.output
-
-
-def test_a_key_may_be_given_in_a_rotation(keys, path):
-    given = "my-own-key-of-some-length"
-    keys("add", "ann", "--rpm", "5")
-    for more in ([], ["--json"]):
-        done = keys("rotate", "ann", "--stdin", *more, input=given + "\n")
-        assert done.exit_code == 0 and given not in done.output
-    assert table(path)["ann"].digest == hashed(given) and table(path)["ann"].rpm == 5
+    done = switchyard("keys", "list")
+    assert done.exit_code == 2 and "no key file: give --file, or set keys_file" in done.output

@@ -26,41 +26,30 @@ def engine(model_path, tmp_path):
     assert host.close(timeout=20)
 
 
-@pytest.fixture
-def run(switchyard):
-    def run(*arguments):
-        done = switchyard("check", *arguments)
-        return done.exit_code, done.output
-
-    return run
-
-
-def test_a_probe_of_one_engine_is_good_once_it_has_loaded(run, engine, tmp_path):
+def test_a_probe_of_one_engine_is_good_once_it_has_loaded(switchyard, engine, tmp_path):
     at, backend, host = engine
-    status, told = run("--engine", at)
-    assert status == 1 and "loads its model" in told
+    done = switchyard("check", "--engine", at)
+    assert done.exit_code == 1 and "loads its model" in done.output
     backend.opening.set()
     while not host.is_loaded:
         host.wait(0.01)
-    status, told = run("--engine", at)
-    assert status == 0 and f"{at} is ready, in process" in told
+    done = switchyard("check", "--engine", at)
+    assert done.exit_code == 0 and f"{at} is ready, in process" in done.output
     for wrong, says in (
         (f"unix:{tmp_path}/none", "No such file"),
         ("10.0.0.1:7000", "needs a key"),
         ("file:/a", "must be unix:PATH or HOST:PORT"),
     ):
-        status, told = run("--engine", wrong)
-        assert status == 1 and says in told
+        done = switchyard("check", "--engine", wrong)
+        assert done.exit_code == 1 and says in done.output
 
 
-def test_each_engine_that_a_source_names_is_asked(run, engine, model_path, tmp_path):
+def test_each_engine_that_a_source_names_is_asked(switchyard, engine, model_path, tmp_path):
     source = tmp_path / "engines"
-    settings = ("--set", "link=socket", "--set", f'at=["file:{source}"]')
-    status, told = run(model_path, *settings)
-    assert status == 1 and f"No such file or directory: '{source}'" in told
+    command = ("check", model_path, "--set", "link=socket", "--set", f'at=["file:{source}"]')
+    done = switchyard(*command)
+    assert done.exit_code == 1 and f"No such file or directory: '{source}'" in done.output
     source.write_text(f"{engine[0]}\nunix:{tmp_path}/none\n")
-    _, told = run(model_path, *settings)
-    assert (
-        f"{engine[0]} has one, in process" in told
-        and f"✗ engine: tiny: unix:{tmp_path}/none: " in told
-    )
+    told = switchyard(*command).output
+    assert f"{engine[0]} has one, in process" in told
+    assert f"✗ engine: tiny: unix:{tmp_path}/none: " in told

@@ -3,36 +3,21 @@
 import http.client
 import json
 import socket
-import threading
 import types
 
 import pytest
-import werkzeug.serving
-from click.testing import CliRunner
 
-from switchyard.cli import main
 from switchyard.cli import status as STATUS
 from switchyard.cli.server import connect
 from switchyard.cli.status import _lines
-from tests.app.conftest import make_client, way
-from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
+from tests.operations.conftest import KEYS
 from tests.scripted import ScriptedBackend
-
-__all__ = ["clock", "keys_file", "make_client", "make_keyed", "way"]
 
 
 @pytest.fixture
-def status(make_keyed, monkeypatch, tmp_path):
-    application = make_keyed(ScriptedBackend()).application
-    server = werkzeug.serving.make_server("127.0.0.1", 0, application, threaded=False)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.chdir(tmp_path)
-    url = f"http://127.0.0.1:{server.server_port}"
-    yield lambda *args: CliRunner().invoke(main, ["status", "--url", url, *args])
-    server.shutdown()
-    thread.join(20)
-    server.server_close()
+def status(switchyard, make_keyed, serve):
+    url = serve(make_keyed(ScriptedBackend()).application)
+    return lambda *args: switchyard("status", "--url", url, *args)
 
 
 def test_all_is_told_to_keys_that_may_watch(status):
@@ -94,12 +79,6 @@ def test_a_user_sees_states_and_sums(status):
 def test_a_refusal_ends_with_status_1(status):
     done = status("--key", "wrong")
     assert done.exit_code == 1 and "401: the API key is missing or not valid" in done.output
-
-
-def test_the_key_may_be_in_the_environment(status, monkeypatch):
-    monkeypatch.setenv("SWITCHYARD_KEY", KEYS["ann"])
-    assert status().output.splitlines()[1:] == ["scripted: ready, 0 running, 0 waiting"]
-    assert status("--key", "wrong").exit_code == 1
 
 
 @pytest.mark.parametrize(

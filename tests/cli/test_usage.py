@@ -1,58 +1,32 @@
 """`switchyard usage`, of a server that listens."""
 
 import json
-import threading
 
 import pytest
-import werkzeug.serving
-from click.testing import CliRunner
 
 from switchyard.app.ledger.file import open_file
-from switchyard.cli import main
-from tests.app.conftest import make_client, way
-from tests.operations.conftest import KEYS, clock, keys_file, make_keyed
-from tests.operations.ledgers import fill, follow, make_counted, path, read, wall
+from tests.operations.conftest import KEYS
+from tests.operations.ledgers import read
 from tests.scripted import ScriptedBackend
 
-__all__ = [
-    "clock",
-    "fill",
-    "follow",
-    "keys_file",
-    "make_client",
-    "make_counted",
-    "make_keyed",
-    "path",
-    "wall",
-    "way",
+ROWS = [
+    ("2026-11-01", "ann", "demo", 2, 1, 20, 5, 2),
+    ("2026-11-02", "ann", "demo", 10, 0, 1000, 0, 30),
+    ("2026-11-02", "bob", "demo", 1, 0, 7, 0, 4),
 ]
 
 
 @pytest.fixture
-def url(make_counted, fill):
+def url(make_counted, fill, serve):
     """The URL of a server whose ledger has three rows."""
-    fill(
-        ("2026-11-01", "ann", "demo", 2, 1, 20, 5, 2),
-        ("2026-11-02", "ann", "demo", 10, 0, 1000, 0, 30),
-        ("2026-11-02", "bob", "demo", 1, 0, 7, 0, 4),
-    )
-    server = werkzeug.serving.make_server(
-        "127.0.0.1", 0, make_counted(ScriptedBackend()).application, threaded=False
-    )
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(20)
-    server.server_close()
+    fill(*ROWS)
+    return serve(make_counted(ScriptedBackend()).application)
 
 
 @pytest.fixture
-def usage(url, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    return lambda *args, **env: CliRunner().invoke(
-        main, ["usage", "--url", url, "--from", "2026-11-01", "--to", "2026-11-30", *args], env=env
-    )
+def usage(url, switchyard):
+    days = ("--from", "2026-11-01", "--to", "2026-11-30")
+    return lambda *args, **env: switchyard("usage", "--url", url, *days, *args, env=env)
 
 
 def test_a_table_has_its_columns_below_each_other(usage):
@@ -94,23 +68,17 @@ def test_what_a_server_refuses_is_told_with_status_1(usage, arguments, says):
     assert done.exit_code == 1 and says in done.output
 
 
-def test_the_variable_of_the_key_is_no_wrong_setting(usage, url, monkeypatch):
+def test_the_variable_of_the_key_is_no_wrong_setting(switchyard, url, monkeypatch):
     monkeypatch.setenv("SWITCHYARD_BIND", url.removeprefix("http://"))
-    done = CliRunner().invoke(main, ["usage", "--json"], env={"SWITCHYARD_KEY": KEYS["bob"]})
+    done = switchyard("usage", "--json", env={"SWITCHYARD_KEY": KEYS["bob"]})
     assert done.exit_code == 0, done.output
 
 
-def test_wrong_usage_has_its_own_status(usage):
-    assert usage("--group", "key").exit_code == 2
-    assert usage("--url", "nowhere").exit_code == 2
-
-
-def test_a_backup_is_whole_while_the_server_writes(url, path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_backup_is_whole_while_the_server_writes(switchyard, url, path, tmp_path):
     target = tmp_path / "backup.db"
     target.write_text("older")
     (tmp_path / "switchyard.toml").write_text(f'ledger = "{path}"\n')
-    done = CliRunner().invoke(main, ["ledger", "backup", str(target)])
+    done = switchyard("ledger", "backup", target)
     assert (done.exit_code, done.output) == (0, f"{path} is copied to {target}\n")
     assert target.stat().st_mode & 0o777 == 0o600
     for one in (path, target):
@@ -118,7 +86,7 @@ def test_a_backup_is_whole_while_the_server_writes(url, path, tmp_path, monkeypa
     assert {one.name for one in tmp_path.glob("backup*")} == {"backup.db"}
 
 
-def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(usage, path):
+def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(switchyard, usage, path):
     connection = open_file(str(path))
     rows = [(f"cmpl-{i}", key, "done") for i in range(2500) for key in ("ann", "bob")]
     rows = [(f"{key}-{name}", key, state) for name, key, state in rows]
@@ -126,14 +94,14 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(usage, p
     connection.close()
     before = usage("--group-by", "key", "--key", KEYS["root"])
     assert "ann" in before.output and b"ann" in path.read_bytes()
-    command = ["ledger", "--file", str(path), "forget", "ann"]
-    done = CliRunner().invoke(main, command)
+    command = ("ledger", "--file", path, "forget", "ann")
+    done = switchyard(*command)
     assert done.output == "ann: 2500 requests and 2 sums of days are deleted\n"
     assert not any(b"ann" in file.read_bytes() for file in path.parent.glob("usage.db*"))
     after = usage("--group-by", "key", "--csv", "--key", KEYS["root"]).output.split()
     assert after[1:] == ["bob,1,0,7,0,4"]
     assert read(path, "SELECT key, count(*) FROM requests GROUP BY key") == [("bob", 2500)]
-    done = CliRunner().invoke(main, command)
+    done = switchyard(*command)
     assert done.exit_code == 1 and f"ledger {path} has no rows of ann" in done.output
 
 
@@ -146,11 +114,10 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(usage, p
         (("--file", "to.db"), 1, "ledger to.db can't be its own backup"),
     ],
 )
-def test_what_can_not_be_backed_up_is_told(monkeypatch, tmp_path, arguments, status, says):
-    monkeypatch.chdir(tmp_path)
+def test_what_can_not_be_backed_up_is_told(switchyard, tmp_path, arguments, status, says):
     for name in ("notes.db", "to.db"):
         (tmp_path / name).write_text("no database" * 100)
-    done = CliRunner().invoke(main, ["ledger", *arguments, "backup", "to.db"])
+    done = switchyard("ledger", *arguments, "backup", "to.db")
     assert done.exit_code == status and says in done.output
     assert (tmp_path / "to.db").read_text().startswith("no database")
     assert not (tmp_path / "to.db-new").exists()

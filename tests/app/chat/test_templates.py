@@ -192,35 +192,34 @@ def test_thoughts_that_the_prompt_has_begun_are_split_off(ask, template, begun, 
 ENDLESS = {
     "loops": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
     "short loops": "{% for a in range(99999) %}"
-    + "{% for b in range(900) %}" * 3
-    + "{% endfor %}" * 4,
+    f"{'{% for b in range(900) %}' * 3}{'{% endfor %}' * 4}",
     "searches": "{% set r = range(99999) | list %}"
     "{% for a in r %}{{ r | sort | last }}{% endfor %}",
     "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
     "{{ m(40) }}",
 }
+
+
+def grows(first, then):
+    step = f"{{% for i in range(60) %}}{{% set ns.x = {then} %}}{{% endfor %}}"
+    return f"{{% set ns = namespace(x={first}) %}}{step}"
+
+
 _LONG = "{% set a = ['a' * 2**20] * 20 %}"  # two of them are too much
 HUGE = {
     "a product": "{{ 'a' * 10**10 }}",
     "a product that is kept": "{% set x = 10**10 * 'a' %}",
     "a list": "{% set x = [1] * 10**10 %}",
     "a number": "{{ (10**10)**(10**9) }}",
-    "products of numbers": "{% set ns = namespace(n=7) %}"
-    "{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
-    "joined texts": "{% set ns = namespace(s='aa') %}"
-    "{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-    "sums": "{% set ns = namespace(s='aa') %}"
-    "{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "sums of lists": "{% set ns = namespace(s=['a' * 999]) %}"
-    "{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "sums with a list in it": "{% set ns = namespace(s=['a' * 999]) %}"
-    "{% for i in range(60) %}{% set ns.s = ns.s + [ns.s] %}{% endfor %}",
+    "products of numbers": grows("7", "ns.x * ns.x"),
+    "joined texts": grows("'aa'", "ns.x ~ ns.x"),
+    "sums": grows("'aa'", "ns.x + ns.x"),
+    "sums of lists": grows("['a' * 999]", "ns.x + ns.x"),
+    "sums with a list in it": grows("['a' * 999]", "ns.x + [ns.x]"),
     "blocks": "{% set ns = namespace(s='aa') %}"
     "{% for i in range(60) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
-    "a filter's list": "{% set ns = namespace(s='aa') %}"
-    "{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
-    "replacements": "{% set ns = namespace(s='aa') %}"
-    "{% for i in range(60) %}{% set ns.s = ns.s.replace('a', 'aaaa') %}{% endfor %}",
+    "a filter's list": grows("'aa'", "[ns.x, ns.x] | join"),
+    "replacements": grows("'aa'", "ns.x.replace('a', 'aaaa')"),
     "padding": "{{ 'a'.ljust(10**10) }}",
     "times that stand first": "{{ 10**18 * 'a' }}",
     "padding by its name": "{{ 'a\\t'.expandtabs(tabsize=10**18) }}",

@@ -61,6 +61,22 @@ def make_remote():
 
 
 @pytest.fixture
+def remote(make_remote, upstream):
+    """The extension of a host whose server gives these answers."""
+    return lambda *answers, **more: make_remote(upstream(*answers).url, **more).switchyard
+
+
+@pytest.fixture
+def visit(make_remote, upstream):
+    """A visitor of a host with the API of a server that gives these answers."""
+
+    def visit(*answers, **more):
+        return make_remote(upstream(*answers).url, url_prefix="/llm", **more).test_client()
+
+    return visit
+
+
+@pytest.fixture
 def behind(make_client, serve, make_remote):
     """A host application before a server over a scripted backend, and that server's client."""
     hosts = []
@@ -145,11 +161,10 @@ def upstream():
 def frozen(upstream, monkeypatch):
     """Makes a server that begins a stream, and says nothing more."""
     monkeypatch.setattr("switchyard.app.host.wait.SILENCE", 0.5)
-    body = text("a")[2].split(b"\n\n")[1] + b"\n\n"
 
     def make(kind="text/event-stream"):
-        headers = {"Content-Type": kind, "Content-Length": len(body) + 1000}
-        return upstream((200, headers, body))
+        headers = {"Content-Type": kind, "Content-Length": len(BEGUN) + 1000}
+        return upstream((200, headers, BEGUN))
 
     return make
 
@@ -165,3 +180,6 @@ def text(*pieces):
     choices.append({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
     frames = [b"data: " + json.dumps(body).encode() for body in choices]
     return 200, {}, b"\n\n".join([b": heartbeat", *frames, b"data: [DONE]", b""])
+
+
+BEGUN = text("a")[2].split(b"\n\n")[1] + b"\n\n"  # a stream that lacks its end

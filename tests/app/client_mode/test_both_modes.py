@@ -70,26 +70,22 @@ def saying(*texts, error=None):
     return script
 
 
-REFUSED = {
-    "a prompt too long": (saying("a"), {"prompt": "x " * 3000}, "PromptTooLong"),
-    "a parameter": (saying("a"), {"prompt": "x", "temperature": "warm"}, "BadRequest"),
-    "a failed job": (saying(error=engine.JobFailed("so it is")), {"prompt": "x"}, "JobFailed"),
-    "a slow constraint": (
-        saying(error=engine.ConstraintTooSlow("so it is", "constraint")),
-        {"prompt": "x"},
-        "ConstraintTooSlow",
-    ),
-    "a failed batch behind no text": (
-        saying("", error=engine.BatchFailed("so it is")),
-        {"prompt": "x"},
-        "BatchFailed",
-    ),
-}
+FAILED = engine.JobFailed("so it is")
+SLOW = engine.ConstraintTooSlow("so it is", "constraint")
+BATCH = engine.BatchFailed("so it is")
 
 
-@pytest.mark.parametrize("case", list(REFUSED))
-def test_what_fails_before_the_first_text_reaches_an_error_handler(make_host, case):
-    script, body, kind = REFUSED[case]
+@pytest.mark.parametrize(
+    ("script", "body", "kind"),
+    [
+        (saying("a"), {"prompt": "x " * 3000}, "PromptTooLong"),
+        (saying("a"), {"prompt": "x", "temperature": "warm"}, "BadRequest"),
+        (saying(error=FAILED), {"prompt": "x"}, "JobFailed"),
+        (saying(error=SLOW), {"prompt": "x"}, "ConstraintTooSlow"),
+        (saying("", error=BATCH), {"prompt": "x"}, "BatchFailed"),
+    ],
+)
+def test_what_fails_before_the_first_text_reaches_an_error_handler(make_host, script, body, kind):
     ask, _ = make_host(ScriptedBackend(script))
     answer = ask(json=body)
     assert (answer.status_code, answer.text) == (418, kind)
@@ -120,7 +116,7 @@ def broken(answer):
 
 
 def test_what_fails_amid_the_text_breaks_the_connection_off(make_host):
-    ask, _ = make_host(ScriptedBackend(saying("a", "b", error=engine.JobFailed("so it is"))))
+    ask, _ = make_host(ScriptedBackend(saying("a", "b", error=FAILED)))
     assert broken(ask(json={"prompt": "x"})) == b"ab"
 
 

@@ -1,9 +1,7 @@
 """The API under a host's prefix in client mode: requests are passed through."""
 
 import gzip
-import queue
 import socket
-import threading
 import time
 
 import flask
@@ -14,65 +12,53 @@ from switchyard.app.delivery.watch import LOOK
 from switchyard.app.exceptions import Unauthorized
 from tests.app.client_mode.conftest import ENDLESS, error, text
 from tests.app.conftest import wait_until_empty
-from tests.scripted import Gate, ScriptedBackend, endless, ticking
+from tests.scripted import ScriptedBackend, endless, ticking
+
+COMPLETIONS = "/llm/v1/completions"
+PASSED = {"url_prefix": "/llm"}
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream; charset=utf-8", "application/x-ndjson"])
 def test_a_passed_stream_of_a_frozen_server_ends_with_an_error(frozen, make_remote, kind):
-    app = make_remote(frozen(kind).url, heartbeat=0.05, url_prefix="/llm")
+    visitor = make_remote(frozen(kind).url, heartbeat=0.05, **PASSED).test_client()
     body = {"prompt": "x", "stream": True}
-    answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
-    pieces = iter(answer.response)
+    pieces = iter(visitor.post(COMPLETIONS, json=body, buffered=False).response)
     assert b'"a"' in next(pieces)
     with pytest.raises(engine.Closed, match="has sent nothing"):
         next(pieces)
 
 
 def test_the_api_is_passed_through(behind):
-    app, client = behind(of_host={"url_prefix": "/llm"})
+    app, client = behind(of_host=PASSED)
     visitor = app.test_client()
     body = {"prompt": "x", "max_tokens": 3}
-    answer = visitor.post("/llm/v1/completions", json=body, headers={"X-Request-Id": "mine"})
+    answer = visitor.post(COMPLETIONS, json=body, headers={"X-Request-Id": "mine"})
     assert (answer.json["choices"][0]["text"], answer.headers["X-Request-Id"]) == ("0 1 2 ", "mine")
-    streamed = visitor.post("/llm/v1/completions", json={**body, "stream": True})
+    streamed = visitor.post(COMPLETIONS, json={**body, "stream": True})
     assert streamed.mimetype == "text/event-stream"
     assert streamed.text.endswith("data: [DONE]\n\n")
     assert visitor.get("/llm/v1/models?x=1").json == client.get("/v1/models").json
-    bad = visitor.post("/llm/v1/completions", json={"prompt": 3})
+    bad = visitor.post(COMPLETIONS, json={"prompt": 3})
     assert (bad.status_code, bad.json["error"]["param"]) == (400, "prompt")
     assert visitor.get("/llm/../v1/models").status_code == 404
     assert visitor.get("/v1/models").status_code == 404
 
 
-def test_a_visitor_who_leaves_what_is_passed_through_cancels_it(behind, connection):
-    gate = Gate()
-    app, client = behind(
-        ScriptedBackend(endless, gate=gate), of_host={"url_prefix": "/llm"}, heartbeat=3600
-    )
-    statuses = queue.Queue()
-
-    def run():
-        answer = app.test_client().post(
-            "/llm/v1/completions",
-            json={"prompt": "x", **ENDLESS, "stream": True},
-            environ_overrides=connection.environ,
-        )
-        statuses.put(answer.status_code)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+def test_a_visitor_who_leaves_what_is_passed_through_cancels_it(behind, connection, gate, ask):
+    app, client = behind(ScriptedBackend(endless, gate=gate), PASSED, heartbeat=3600)
+    body = {"prompt": "x", **ENDLESS, "stream": True}
+    answers = ask(app.test_client(), body, COMPLETIONS, environ_overrides=connection.environ)
     gate.wait_until_held()
     connection.reset()
-    assert statuses.get(timeout=20) == 499
+    assert answers.get(timeout=20).status_code == 499
     gate.open()
-    thread.join(20)
     wait_until_empty(client)
 
 
 def test_a_passed_stream_that_is_closed_is_cancelled(behind):
-    app, client = behind(ScriptedBackend(ticking), of_host={"url_prefix": "/llm"})
+    app, client = behind(ScriptedBackend(ticking), PASSED)
     body = {"prompt": "x", **ENDLESS, "stream": True}
-    answer = app.test_client().post("/llm/v1/completions", json=body, buffered=False)
+    answer = app.test_client().post(COMPLETIONS, json=body, buffered=False)
     assert next(iter(answer.response))
     answer.close()
     wait_until_empty(client)
@@ -106,37 +92,29 @@ def test_a_visitor_is_neither_the_host_nor_an_operator(serve, make_remote):
 
 
 def test_the_host_s_key_and_hooks_are_its_own(upstream, make_remote, monkeypatch):
-    monkeypatch.setenv("SWITCHYARD_KEY", "from-the-environment")
     server = upstream(error(401, "invalid_api_key"))
+    monkeypatch.setenv("SWITCHYARD_KEY", "from-the-environment")
     monkeypatch.setenv("SWITCHYARD_URL", server.url)
     app = make_remote(None, url_prefix="/llm", before_request=lambda: ("no entry", 403))
-    assert app.test_client().post("/llm/v1/completions", json={}).text == "no entry"
+    assert app.test_client().post(COMPLETIONS, json={}).text == "no entry"
     with pytest.raises(Unauthorized):
         app.switchyard.generate("x")
     assert server.keys == ["Bearer from-the-environment"]
 
 
-def test_the_limits_of_what_is_passed_through_are_the_application_s(
-    upstream, make_remote, connection
-):
-    app = make_remote(
-        upstream(text("a")).url, url_prefix="/llm", send_timeout=7.5, max_body_bytes=99
-    )
-    visitor = app.test_client()
-    assert visitor.post("/llm/v1/completions", data=b" " * 100).status_code == 413
-    body = {"data": b"{}", "environ_overrides": connection.environ}
-    visitor.post("/llm/v1/completions", **body)
+def test_the_limits_of_what_is_passed_through_are_the_application_s(visit, connection):
+    visitor = visit(text("a"), send_timeout=7.5, max_body_bytes=99)
+    assert visitor.post(COMPLETIONS, data=b" " * 100).status_code == 413
+    visitor.post(COMPLETIONS, data=b"{}", environ_overrides=connection.environ)
     option = connection.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert option == 7500
 
 
-def test_a_body_to_pass_on_must_arrive_within_the_application_s_time(
-    upstream, make_remote, connection
-):
-    visitor = make_remote(upstream().url, url_prefix="/llm", body_timeout=0.1).test_client()
+def test_a_body_to_pass_on_must_arrive_within_the_application_s_time(visit, connection):
     with connection.server.makefile("rb") as nothing:
         sent = {"wsgi.input": nothing, "CONTENT_LENGTH": "9", **connection.environ}
-        response = visitor.post("/llm/v1/completions", environ_overrides=sent)
+        visitor = visit(body_timeout=0.1)
+        response = visitor.post(COMPLETIONS, environ_overrides=sent)
     assert (response.status_code, response.json["error"]["code"]) == (408, "body_timeout")
     assert "within 0.1 seconds" in response.json["error"]["message"]
 
@@ -155,37 +133,35 @@ def test_an_answer_without_heartbeats_may_take_its_time(serve, make_remote, monk
         return flask.Response(body(), mimetype="application/json")
 
     app = make_remote(serve(server), url_prefix="/llm", heartbeat=0.01)
-    answer = app.test_client().post("/llm/v1/completions", json={})
+    answer = app.test_client().post(COMPLETIONS, json={})
     assert (answer.status_code, answer.data) == (200, b"{}")
     app.switchyard.close()
 
 
-def test_names_that_are_given_hold_for_what_is_passed_through(upstream, make_remote):
+def test_names_that_are_given_hold_for_what_is_passed_through(visit):
     seen = []
-    app = make_remote(
-        upstream(text("a")).url,
-        url_prefix="/llm",
+    visitor = visit(
+        text("a"),
         allowed_hosts=["mine.example"],
         before_request=lambda: seen.append(flask.request.host),
     )
-    statuses = [
-        app.test_client().post("/llm/v1/completions", json={}, headers={"Host": host}).status_code
-        for host in ("other.example", "mine.example")
-    ]
-    assert (statuses, seen) == ([403, 200], ["mine.example"])  # of the first it isn't asked
+    for host, status in (("other.example", 403), ("mine.example", 200)):
+        headers = {"Host": host}
+        response = visitor.post(COMPLETIONS, json={}, headers=headers)
+        assert response.status_code == status
+    assert seen == ["mine.example"]  # of the first it isn't asked
 
 
-def test_a_compressed_answer_is_passed_through_as_it_is(upstream, make_remote):
+def test_a_compressed_answer_is_passed_through_as_it_is(visit):
     body = gzip.compress(b'{"choices": []}')
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    app = make_remote(upstream((200, headers, body)).url, url_prefix="/llm")
-    answer = app.test_client().post("/llm/v1/completions", json={"prompt": "x"})
+    answer = visit((200, headers, body)).post(COMPLETIONS, json={"prompt": "x"})
     assert (answer.status_code, answer.headers.get("Content-Encoding")) == (200, "gzip")
     assert (answer.data, answer.headers["Content-Length"]) == (body, str(len(body)))
 
 
 def test_the_passing_view_has_the_names_that_extensions_read(behind):
-    app, _ = behind(ScriptedBackend(), of_host={"url_prefix": "/llm"})
+    app, _ = behind(ScriptedBackend(), PASSED)
     [view] = [view for name, view in app.view_functions.items() if name.endswith(".pass")]
     assert (view.__name__, view.__module__) == ("_pass", "switchyard.app.host.passing")
 
@@ -257,11 +233,10 @@ def test_no_visitor_gets_another_s_cookies(echo):
     assert not any("Cookie" in dict(one[2]) for one in seen)
 
 
-def test_what_the_server_says_of_another_place_is_the_visitor_s_to_follow(upstream, make_remote):
+def test_what_the_server_says_of_another_place_is_the_visitor_s_to_follow(visit):
     elsewhere = "http://elsewhere.example/"
     headers = {"Location": elsewhere, "Keep-Alive": "x", "Trailer": "x", "Via": "x", "Upgrade": "x"}
-    app = make_remote(upstream((302, headers, b"")).url, url_prefix="/llm")
-    answer = app.test_client().post("/llm/v1/completions", json={"prompt": "x"})
+    answer = visit((302, headers, b"")).post(COMPLETIONS, json={"prompt": "x"})
     assert (answer.status_code, answer.headers["Location"]) == (302, elsewhere)
     passed = {"Location", "Content-Length", "Content-Type", "X-Request-Id"}
     assert set(answer.headers.keys()) == passed
@@ -271,8 +246,8 @@ def test_without_a_limit_bodies_up_to_32_mib_are_passed_on(upstream, make_remote
     server = upstream(text("a"))
     visitor = make_remote(server.url, url_prefix="/llm").test_client()
     long = {"prompt": "x" * (2 << 20)}
-    assert visitor.post("/llm/v1/completions", json=long).status_code == 200
+    assert visitor.post(COMPLETIONS, json=long).status_code == 200
     assert server.bodies == [long]
     too_long = {"CONTENT_LENGTH": str((32 << 20) + 1)}
-    response = visitor.post("/llm/v1/completions", data=b"{}", environ_overrides=too_long)
+    response = visitor.post(COMPLETIONS, data=b"{}", environ_overrides=too_long)
     assert response.status_code == 413 and f"{32 << 20} bytes" in response.json["error"]["message"]

@@ -9,7 +9,7 @@ import pytest
 from switchyard.app import ClientGone
 from tests.app.client_mode.conftest import ENDLESS
 from tests.app.conftest import wait_until_empty
-from tests.scripted import Gate, ScriptedBackend, endless, ticking
+from tests.scripted import ScriptedBackend, endless, ticking
 
 CHAT = [{"role": "user", "content": "hello"}]
 
@@ -30,8 +30,7 @@ def test_messages_go_to_the_chat_s_endpoint(behind):
     assert result.text == body["choices"][0]["message"]["content"]
 
 
-def test_a_stream_s_pieces_come_as_they_are_generated(behind):
-    gate = Gate()
+def test_a_stream_s_pieces_come_as_they_are_generated(behind, gate):
     app, _ = behind(ScriptedBackend(gate=gate), heartbeat=0.05)
     gate.step(2)
     stream = app.switchyard.stream("x", max_tokens=3)
@@ -56,10 +55,14 @@ def test_who_leaves_a_stream_cancels_it_on_the_server(behind, leave):
     source.close()
 
 
-def ask_from(app, connection, errors):
-    """`generate` in a view whose client is at the other end of `connection`."""
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_visitor_who_leaves_is_noticed(behind, connection, gate, has_begun):
+    backend = ScriptedBackend(ticking) if has_begun else ScriptedBackend(endless, gate=gate)
+    app, client = behind(backend, heartbeat=3600)
+    errors = queue.Queue()
 
     def run():
+        """In a view whose client is at the other end of the connection."""
         with app.test_request_context("/", environ_overrides=connection.environ):
             try:
                 errors.put(app.switchyard.generate("x", **ENDLESS))
@@ -68,30 +71,12 @@ def ask_from(app, connection, errors):
 
     thread = threading.Thread(target=run)
     thread.start()
-    return thread
-
-
-def test_a_visitor_who_leaves_before_the_answer_begins_is_noticed(behind, connection):
-    gate = Gate()
-    app, client = behind(ScriptedBackend(endless, gate=gate), heartbeat=3600)
-    errors = queue.Queue()
-    thread = ask_from(app, connection, errors)
-    gate.wait_until_held()  # its job is there, and no byte of its answer
-    connection.reset()
-    assert isinstance(errors.get(timeout=20), ClientGone)
-    gate.open()
-    thread.join(20)
-    wait_until_empty(client)
-
-
-def test_a_visitor_who_leaves_amid_tokens_is_noticed(behind, connection):
-    backend = ScriptedBackend(ticking)
-    app, client = behind(backend)
-    errors = queue.Queue()
-    thread = ask_from(app, connection, errors)
-    while not backend.num_chunks:
+    if not has_begun:
+        gate.wait_until_held()  # its job is there, and no byte of its answer
+    while has_begun and not backend.num_chunks:
         thread.join(0.01)
     connection.reset()
     assert isinstance(errors.get(timeout=20), ClientGone)
+    gate.open()
     thread.join(20)
     wait_until_empty(client)

@@ -134,7 +134,7 @@ def test_an_error_that_never_ends_is_not_read_to_its_end(serve, make_remote):
     assert next(pieces) < most
 
 
-def test_an_answer_without_a_body_of_json_tells_its_status(upstream, make_remote):
+def test_an_answer_without_a_body_of_json_tells_its_status(remote):
     for body in (b"[]", b'{"error": "text"}', b"\xff"):
         with pytest.raises(engine.Failure, match="is not Switchyard: it answered with status 500"):
-            make_remote(upstream((500, {}, body)).url).switchyard.generate("x")
+            remote((500, {}, body)).generate("x")
