@@ -34,9 +34,10 @@ def claims():
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parameter":
-                given = [ast.literal_eval(argument) for argument in node.args]
-                paths = [one for one in given if one.startswith("/")] or [None]
-                yield from itertools.product([one for one in given if one not in paths], paths)
+                given = " ".join(ast.literal_eval(argument) for argument in node.args).split()
+                paths = [one for one in given if one.startswith("/")]
+                names = [one for one in given if one not in paths]
+                yield from itertools.product(names, paths or [None])
 
 
 def test_each_parameter_has_a_test_that_sees_its_effect(api):

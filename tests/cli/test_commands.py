@@ -257,11 +257,13 @@ def test_each_command_reads_the_file_of_settings_that_is_given(
 
 @pytest.mark.parametrize("command", [["status"], ["usage"], ["bench"], ["models", "list"]])
 def test_a_key_may_be_in_the_environment(switchyard, answering, monkeypatch, command):
+    """Beside settings, of which it is none."""
     server = answering(body=b"{}")
+    monkeypatch.setenv("SWITCHYARD_BIND", server.url.removeprefix("http://"))
     monkeypatch.setenv("SWITCHYARD_KEY", "mine")
     for more in ([], ["--key", "other"]):
-        switchyard(command[0], "--url", server.url, *more, *command[1:])
-    told = list(dict.fromkeys(head["Authorization"] for head in server.heads))
+        switchyard(command[0], *more, *command[1:])
+    told = list(dict.fromkeys(server.told("Authorization")))
     assert told == ["Bearer mine", "Bearer other"]
 
 

@@ -61,7 +61,7 @@ def test_a_name_reaches_the_server_as_it_is(models, server, arguments, method, p
     done = models("--key", "secret", *arguments)
     assert done.exit_code == 0, done.output
     assert server.asked == [(method, path, body)]
-    assert server.heads[0]["Authorization"] == "Bearer secret"
+    assert server.told("Authorization") == ["Bearer secret"]
     assert arguments[0] != "unload" or "after its last job, if it has any" in done.output
     assert arguments[0] != "alias" or done.output == f"{NAME} is a\n"
 
@@ -78,7 +78,7 @@ def test_settings_are_sent_as_the_file_would_have_them(models, server):
             **{"rope_alpha": 2.5, "model": "dir", "way": "drain"},
         }
     ]
-    assert server.heads[0]["Authorization"] is None
+    assert server.told("Authorization") == [None]
 
 
 def test_a_load_that_fails_behind_its_begin_ends_with_status_1(models, server):

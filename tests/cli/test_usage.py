@@ -68,12 +68,6 @@ def test_what_a_server_refuses_is_told_with_status_1(usage, arguments, says):
     assert done.exit_code == 1 and says in done.output
 
 
-def test_the_variable_of_the_key_is_no_wrong_setting(switchyard, url, monkeypatch):
-    monkeypatch.setenv("SWITCHYARD_BIND", url.removeprefix("http://"))
-    done = switchyard("usage", "--json", env={"SWITCHYARD_KEY": KEYS["bob"]})
-    assert done.exit_code == 0, done.output
-
-
 def test_a_backup_is_whole_while_the_server_writes(switchyard, url, path, tmp_path):
     target = tmp_path / "backup.db"
     target.write_text("older")

@@ -87,11 +87,8 @@ def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
     assert (end["stop_reason"], end["stop_sequence"]) == ending
 
 
-@pytest.mark.parameter("tools", "/v1/messages")
-@pytest.mark.parameter("tools[].type", "/v1/messages")
-@pytest.mark.parameter("tools[].name")
-@pytest.mark.parameter("tools[].description")
-@pytest.mark.parameter("tools[].input_schema")
+@pytest.mark.parameter("tools tools[].type", "/v1/messages")
+@pytest.mark.parameter("tools[].name tools[].description tools[].input_schema")
 def test_tools_and_what_they_gave_are_in_the_prompt(message):
     failed = {**result("call_2", [{"type": "text", "text": "no such thing"}]), "is_error": True}
     messages = [
@@ -120,8 +117,7 @@ def test_tools_and_what_they_gave_are_in_the_prompt(message):
     assert places == sorted(places)
 
 
-@pytest.mark.parameter("tool_choice", "/v1/messages")
-@pytest.mark.parameter("tool_choice.type", "/v1/messages")
+@pytest.mark.parameter("tool_choice tool_choice.type", "/v1/messages")
 @pytest.mark.parameter("tool_choice.disable_parallel_tool_use")
 @pytest.mark.parametrize(
     ("choice", "num_calls", "is_shown"),
@@ -160,9 +156,7 @@ def test_what_must_be_called_is_for_the_chat_to_enforce(choice, must_call, only)
     assert (chat.offer.must_call, chat.offer.only) == (must_call, only)
 
 
-@pytest.mark.parameter("tools", "/v1/messages")
-@pytest.mark.parameter("tools[].defer_loading", "/v1/messages")
-@pytest.mark.parameter("tools[].allowed_callers", "/v1/messages")
+@pytest.mark.parameter("tools tools[].defer_loading tools[].allowed_callers", "/v1/messages")
 @pytest.mark.parameter("tools[].type", "/v1/messages")
 def test_tools_that_the_model_is_not_shown_are_told(message):
     schema = {"type": "object"}

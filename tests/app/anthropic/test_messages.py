@@ -146,8 +146,7 @@ def test_what_asks_for_nothing_is_taken(message):
     assert message({**HELLO, **request}).response.status_code == 200
 
 
-@pytest.mark.parameter("system", "/v1/messages")
-@pytest.mark.parameter("messages", "/v1/messages")
+@pytest.mark.parameter("system messages", "/v1/messages")
 def test_turns_and_the_system_prompt_go_through_the_models_template(message):
     text = {"type": "text", "text": "two"}
     messages = [

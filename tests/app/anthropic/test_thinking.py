@@ -8,8 +8,7 @@ pytestmark = pytest.mark.both_ways
 SWITCH = "{{ messages[0].content }} {{ enable_thinking }} {{ reasoning_effort }}"
 
 
-@pytest.mark.parameter("thinking", "/v1/messages")
-@pytest.mark.parameter("thinking.type", "/v1/messages")
+@pytest.mark.parameter("thinking thinking.type", "/v1/messages")
 @pytest.mark.parameter("thinking.display")
 @pytest.mark.parametrize(
     ("thinking", "switch", "has_thoughts"),
@@ -46,8 +45,7 @@ def test_thoughts_have_a_budget(message, thinking, template, budget):
     assert counted.response.json == {"input_tokens": len(asked.job.prompt)}
 
 
-@pytest.mark.parameter("output_config")
-@pytest.mark.parameter("output_config.effort")
+@pytest.mark.parameter("output_config output_config.effort")
 @pytest.mark.parametrize(("effort", "told"), [("low", "low"), ("high", "high"), ("max", "xhigh")])
 def test_the_effort_is_told_to_the_template(message, effort, told):
     asked = message({**HELLO, "output_config": {"effort": effort}}, template=SWITCH)

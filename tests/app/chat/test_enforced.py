@@ -6,7 +6,6 @@ import pathlib
 import pytest
 
 from tests.app.chat.conftest import URL
-from tests.app.conftest import frames
 from tests.engine.forced import exl2_backend
 
 CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
@@ -32,6 +31,13 @@ MARKS = {
     "mistral": "[TOOL_CALLS]",
     "llama3": '"parameters": name',
 }
+CALLS = {
+    "function-tag": '<function=get_weather>{"city": "CITY"}</function>',
+    "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "CITY"}}\n</tool_call>',
+    "mistral-args": '[TOOL_CALLS]get_weather[ARGS]{"city": "CITY"}',
+    "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "CITY"}}]',
+    "llama3": '{"name": "get_weather", "parameters": {"city": "CITY"}}',
+}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{# MARKS #}{% if tools %} {% endif %}"
 THINKS = TEMPLATE + "<think>\n"
 
@@ -39,28 +45,11 @@ THINKS = TEMPLATE + "<think>\n"
 HERMES = TEMPLATE.replace("MARKS", MARKS["hermes"])
 ONE_CALL = {"tool_choice": "required", "parallel_tool_calls": False}
 STRICT = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+CALL = CALLS["hermes"].replace("CITY", "Rome")
 
 
 def named(name):
     return {"type": "function", "function": {"name": name}}
-
-
-@pytest.fixture
-def ask(make_client, with_template):
-    """What a random model answers: (finish_reason, message)."""
-    clients = {}
-
-    def ask(template, **more):
-        if template not in clients:
-            path = with_template(template)
-            clients[template] = make_client(exl2_backend(path), path=path)
-        response = clients[template].post(URL, json={**REQUEST, **more})
-        assert response.status_code == 200, response.json
-        [choice] = response.json["choices"]
-        return choice["finish_reason"], choice["message"]
-
-    return ask
 
 
 def is_valid(calls):
@@ -70,20 +59,13 @@ def is_valid(calls):
 
 
 @pytest.mark.parametrize("format", MARKS)
-def test_a_call_that_must_be_made_is_made_in_the_models_format(ask, format):
+def test_a_call_that_must_be_made_is_made_in_the_models_format(make_client, with_template, format):
+    path = with_template(TEMPLATE.replace("MARKS", MARKS[format]))
+    client = make_client(exl2_backend(path), path=path)
     for seed in range(3):
-        reason, message = ask(TEMPLATE.replace("MARKS", MARKS[format]), **ONE_CALL, seed=seed)
-        assert (reason, message["content"]) == ("tool_calls", None)
-        assert is_valid(message["tool_calls"])
-
-
-@pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
-@pytest.mark.parameter("tool_choice.function")
-@pytest.mark.parameter("tool_choice.function.name")
-def test_the_function_that_is_named_is_called_once(ask):
-    for name in VALID:
-        _, message = ask(HERMES, tool_choice=named(name))
-        assert [call["function"]["name"] for call in message["tool_calls"]] == [name]
+        [choice] = client.post(URL, json={**REQUEST, **ONE_CALL, "seed": seed}).json["choices"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+        assert is_valid(choice["message"]["tool_calls"])
 
 
 def test_tags_that_are_special_tokens_are_told_apart_from_text(make_client, with_template):
@@ -101,13 +83,6 @@ def test_tags_that_are_special_tokens_are_told_apart_from_text(make_client, with
     message = body["choices"][0]["message"]
     assert message["reasoning_content"] and message["content"] is None
     assert is_valid(message["tool_calls"])
-
-
-def test_thoughts_come_before_a_call_that_must_be_made(ask):
-    template = THINKS.replace("MARKS", "<tool_call>")
-    reason, message = ask(template, tool_choice="required", reasoning_budget=5)
-    assert message["reasoning_content"]
-    assert reason == "tool_calls" and message["content"] is None
 
 
 @pytest.mark.parameter("reasoning_budget")
@@ -146,21 +121,19 @@ def test_a_budget_is_refused_where_there_are_no_thoughts(chat, template, setting
 
 @pytest.mark.parameter("tools[].function.strict")
 @pytest.mark.parametrize(
-    ("format", "call", "bad"),
+    ("format", "bad"),
     [
-        ("function-tag", '<function=get_weather>{"city": "Rome"}</function>', "<function=x"),
-        ("hermes", CALL, '<tool_call>\n{"name": "get_weather", "arguments": {"town"'),
-        ("mistral-args", '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}', "[TOOL_CALLS]["),
-        (
-            "mistral",
-            '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}, '
-            '{"name": "set_alarm", "arguments": {"any": 5}}]',
-            '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Roma',
-        ),
-        ("llama3", '{"name": "get_weather", "parameters": {"city": "Rome"}}', '{"answer": 42}'),
+        ("function-tag", "<function=x"),
+        ("hermes", '<tool_call>\n{"name": "get_weather", "arguments": {"town"'),
+        ("mistral-args", "[TOOL_CALLS]["),
+        ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Roma'),
+        ("llama3", '{"answer": 42}'),
     ],
 )
-def test_a_strict_function_is_called_by_its_schema_or_not_at_all(chat, format, call, bad):
+def test_a_strict_function_is_called_by_its_schema_or_not_at_all(chat, format, bad):
+    call = CALLS[format].replace("CITY", "Rome")
+    if format == "mistral":
+        call = f'{call[:-1]}, {{"name": "set_alarm", "arguments": {{"any": 5}}}}]'
     template = TEMPLATE.replace("MARKS", MARKS[format])
     verdict = chat({**REQUEST, "tools": [STRICT, ALARM]}, template=template).verdict
     assert verdict(call) == "end"
@@ -169,18 +142,6 @@ def test_a_strict_function_is_called_by_its_schema_or_not_at_all(chat, format, c
     assert verdict(bad) == "refused"
     if format != "llama3":
         assert verdict(f"Well.\n{call}\n{call}\nSo.") == "end"
-
-
-@pytest.mark.parametrize(("text", "choice"), [("So:", "auto"), ("", "required")])
-def test_an_enforced_call_may_begin_with_a_special_token(chat, with_tokens, text, choice):
-    path = with_tokens(["<tool_call>", "</tool_call>"])
-    body = {**REQUEST, "tools": [STRICT], "tool_choice": choice}
-    asked = chat(body, path=path, tool_format="hermes")
-    model = asked.client.models.get()
-    for said, is_taken in ((CALL, True), (CALL.replace("Rome", "Roma"), False)):
-        matcher = model.grammars.matcher(asked.job.constraint.grammar)
-        token_ids = model.tokenizer.encode(text + said, 2048, False, parse_special=True)
-        assert all(map(matcher.consume_token, token_ids)) == is_taken
 
 
 @pytest.mark.parametrize(
@@ -204,18 +165,21 @@ def test_special_tokens_of_calls_are_shown_beside_tools_alone(chat, with_tokens,
     assert sorted(map(tokenizer.token, beside)) == sorted(tags)
 
 
+@pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
+@pytest.mark.parameter("tool_choice.function tool_choice.function.name")
 @pytest.mark.parametrize(
-    ("more", "second"),
+    ("more", "second", "other"),
     [
-        ({"tool_choice": "required"}, "end"),
-        ({"tool_choice": "required", "parallel_tool_calls": False}, "refused"),
-        ({"tool_choice": named("set_alarm")}, "refused"),
+        ({"tool_choice": "required"}, "end", "end"),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, "refused", "end"),
+        ({"tool_choice": named("set_alarm")}, "refused", "refused"),
     ],
 )
-def test_several_calls_may_be_made_where_one_must_but_none_is_named(chat, more, second):
+def test_several_calls_may_be_made_where_one_must_but_none_is_named(chat, more, second, other):
     verdict = chat({**REQUEST, **more}).verdict
     call = '<tool_call>\n{"name": "set_alarm", "arguments": {"hour": 1}}\n</tool_call>'
-    assert (verdict(call), verdict(f"{call}\n{call}"), verdict("")) == ("end", second, "go on")
+    texts = (call, f"{call}\n{call}", CALL, "")
+    assert [*map(verdict, texts)] == ["end", second, other, "go on"]
 
 
 def test_without_strict_functions_nothing_is_enforced(chat):
@@ -231,16 +195,6 @@ def test_a_schema_that_cannot_be_enforced_is_refused_where_it_must(chat):
     asked = asked.again({**REQUEST, "tools": tools, "tool_choice": "required"})
     call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
     assert (asked.verdict(call), asked.verdict("It")) == ("end", "refused")
-
-
-def test_a_streamed_call_that_must_be_made_is_whole(make_client, with_template):
-    path = with_template(HERMES)
-    client = make_client(exl2_backend(path), path=path)
-    bodies = frames(client.post(URL, json={**REQUEST, **ONE_CALL, "stream": True}))
-    calls = [call for b in bodies for call in b["choices"][0]["delta"].get("tool_calls", [])]
-    arguments = "".join(call["function"]["arguments"] for call in calls)
-    assert json.loads(arguments) in VALID[calls[0]["function"]["name"]]
-    assert bodies[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_schemas_of_tools_are_enforced_as_far_as_they_can_be_together(chat):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.app.chat.conftest import URL
-from tests.app.chat.test_enforced import MARKS, REQUEST, TEMPLATE, WEATHER, is_valid
+from tests.app.chat.test_enforced import CALLS, MARKS, REQUEST, TEMPLATE, WEATHER, is_valid
 from tests.engine.forced import exl2_backend
 
 REPORT = {
@@ -17,13 +17,6 @@ REPORT = {
 FORM = {"type": "json_schema", "json_schema": {"name": "report", "schema": REPORT}}
 BOTH = {**REQUEST, "response_format": FORM}
 IMPOSSIBLE = {"name": "f", "parameters": {"not": {}}, "strict": True}
-CALLS = {
-    "function-tag": '<function=get_weather>{"city": "CITY"}</function>',
-    "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "CITY"}}\n</tool_call>',
-    "mistral-args": '[TOOL_CALLS]get_weather[ARGS]{"city": "CITY"}',
-    "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "CITY"}}]',
-    "llama3": '{"name": "get_weather", "parameters": {"city": "CITY"}}',
-}
 
 
 @pytest.fixture

@@ -233,11 +233,8 @@ FIRST, SECOND = (f"<tool_response>\n{text}\n</tool_response>\n" for text in "rs"
 IN_PARTS = {**result("2", "s"), "content": [{"type": "text", "text": "s"}]}
 
 
-@pytest.mark.parameter("messages[].content[].type")
-@pytest.mark.parameter("messages[].content[].text")
-@pytest.mark.parameter("messages[].tool_calls")
-@pytest.mark.parameter("messages[].tool_calls[].function")
-@pytest.mark.parameter("messages[].tool_calls[].function.name")
+@pytest.mark.parameter("messages[].content[].type messages[].content[].text messages[].tool_calls")
+@pytest.mark.parameter("messages[].tool_calls[].function messages[].tool_calls[].function.name")
 @pytest.mark.parameter("messages[].tool_calls[].function.arguments", "/v1/chat/completions")
 @pytest.mark.parametrize(
     ("messages", "prompt"),

@@ -12,36 +12,23 @@ from tests.app.chat.test_enforced import REQUEST, STRICT, named
 
 ONE = [("get_weather", '{"city": "Rome"}')]
 TWO = [*ONE, ("set_alarm", '{"hour": 1}')]
-BAD = '{"city": "Roma"}'
 
-# What the models of each template write: one call, two, and one with invalid arguments
+
+def written(call, separator, opening="", closing=""):
+    """One call, and two."""
+    one, two = call % ONE[0], call % TWO[1]
+    return opening + one + closing, f"{opening}{one}{separator}{two}{closing}"
+
+
+# What the models of each template write
 CALLS = {
-    "hermes": (
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>',
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "set_alarm", "arguments": {"hour": 1}}\n</tool_call>',
+    "hermes": written('<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>', "\n"),
+    "single": written('{"name": "%s", "parameters": %s}', "; "),
+    "alternating": written('{"name": "%s", "arguments": %s}', ", ", "[TOOL_CALLS] [", "]"),
+    "named": written(
+        "<|call|>function<|sep|>%s\n```json\n%s\n```<|/call|>", "\n", "<|calls|>", "<|/calls|>"
     ),
-    "single": (
-        '{"name": "get_weather", "parameters": {"city": "Rome"}}',
-        '{"name": "get_weather", "parameters": {"city": "Rome"}}; '
-        '{"name": "set_alarm", "parameters": {"hour": 1}}',
-    ),
-    "alternating": (
-        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Rome"}}]',
-        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Rome"}}, '
-        '{"name": "set_alarm", "arguments": {"hour": 1}}]',
-    ),
-    "named": (
-        '<|calls|><|call|>function<|sep|>get_weather\n```json\n{"city": "Rome"}\n```<|/call|>'
-        "<|/calls|>",
-        '<|calls|><|call|>function<|sep|>get_weather\n```json\n{"city": "Rome"}\n```<|/call|>\n'
-        '<|call|>function<|sep|>set_alarm\n```json\n{"hour": 1}\n```<|/call|><|/calls|>',
-    ),
-    "listed": (
-        '[{"name": "get_weather", "arguments": {"city": "Rome"}}]',
-        '[{"name": "get_weather", "arguments": {"city": "Rome"}}, '
-        '{"name": "set_alarm", "arguments": {"hour": 1}}]',
-    ),
+    "listed": written('{"name": "%s", "arguments": %s}', ", ", "[", "]"),
 }
 CALLS["by name"] = CALLS["first alone"] = CALLS["single"]
 

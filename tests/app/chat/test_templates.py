@@ -80,10 +80,8 @@ def test_calls_come_in_the_form_that_a_template_wants(ask, template):
     assert f"\n{expected}\n" in ask(template, messages=HISTORY, tools=[TIME]).prompt
 
 
-@pytest.mark.parameter("messages[].tool_call_id", "/v1/chat/completions")
-@pytest.mark.parameter("messages[].tool_calls[].id", "/v1/chat/completions")
-@pytest.mark.parameter("messages[].tool_calls[].type")
-@pytest.mark.parameter("messages[].tool_calls[].index")
+@pytest.mark.parameter("messages[].tool_call_id messages[].tool_calls[].id", "/v1/chat/completions")
+@pytest.mark.parameter("messages[].tool_calls[].type messages[].tool_calls[].index")
 def test_a_call_and_its_result_share_an_identifier(ask):
     calls = "{{ messages[1].tool_calls[0] | tojson }} {{ messages[2] | tojson }}"
     prompt = ask("<tool_call>{{ tools }}" + calls, messages=HISTORY, tools=[TIME]).prompt
@@ -115,13 +113,8 @@ CALLING = {**BEGUN[-1], "tool_calls": [CALL]}
 CONTINUED = "[user] Weather? [end][assistant] <|im_end|>It is"
 
 
-@pytest.mark.parameter("chat_template_kwargs")
-@pytest.mark.parameter("documents")
-@pytest.mark.parameter("reasoning_effort")
-@pytest.mark.parameter("messages[].name")
-@pytest.mark.parameter("messages[].reasoning_content")
-@pytest.mark.parameter("continue_final_message")
-@pytest.mark.parameter("add_generation_prompt")
+@pytest.mark.parameter("chat_template_kwargs documents reasoning_effort messages[].name")
+@pytest.mark.parameter("messages[].reasoning_content continue_final_message add_generation_prompt")
 @pytest.mark.parametrize(
     ("template", "more", "prompt"),
     [

@@ -19,8 +19,7 @@ def parts_of(asked):
     return message.get("reasoning_content", "nowhere"), message["content"], count
 
 
-@pytest.mark.parameter("separate_reasoning")
-@pytest.mark.parameter("include_reasoning")
+@pytest.mark.parameter("separate_reasoning include_reasoning")
 @pytest.mark.parametrize(
     ("pieces", "more", "settings", "parts"),
     [
@@ -93,8 +92,7 @@ def test_without_one_of_the_tags_there_are_no_thoughts(chat, name):
 
 
 @pytest.mark.parameter("enable_thinking")
-@pytest.mark.parameter("thinking", "/v1/chat/completions")
-@pytest.mark.parameter("thinking.type", "/v1/chat/completions")
+@pytest.mark.parameter("thinking thinking.type", "/v1/chat/completions")
 @pytest.mark.parametrize(
     ("more", "name"),
     [

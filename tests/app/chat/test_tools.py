@@ -36,10 +36,8 @@ def history(name, arguments):
     return [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}, result]
 
 
-@pytest.mark.parameter("tools", "/v1/chat/completions")
-@pytest.mark.parameter("tools[].type", "/v1/chat/completions")
-@pytest.mark.parameter("tools[].function")
-@pytest.mark.parameter("tools[].function.name")
+@pytest.mark.parameter("tools tools[].type", "/v1/chat/completions")
+@pytest.mark.parameter("tools[].function tools[].function.name")
 def test_calls_of_tools_are_told_apart_from_text(chat):
     choice = chat(QUESTION, *CALLS).choice
     message = choice["message"]
@@ -154,8 +152,7 @@ def test_one_call_at_a_time_holds_for_each_choice_of_tools(chat, choice, paralle
     assert CALL[0].startswith(message["content"])
 
 
-@pytest.mark.parameter("tools[].function.description")
-@pytest.mark.parameter("tools[].function.parameters")
+@pytest.mark.parameter("tools[].function.description tools[].function.parameters")
 def test_a_model_without_tools_is_told_of_them_by_the_system(chat):
     messages = [{"role": "developer", "content": "Be brief."}, *QUESTION["messages"]]
     asked = chat({**QUESTION, "messages": messages})
@@ -176,10 +173,8 @@ def test_with_choice_none_the_model_sees_no_tools_and_calls_are_text(chat):
 
 
 @pytest.mark.parameter("tool_choice.type", "/v1/chat/completions")
-@pytest.mark.parameter("tool_choice.allowed_tools")
-@pytest.mark.parameter("tool_choice.allowed_tools.mode")
-@pytest.mark.parameter("tool_choice.allowed_tools.tools")
-@pytest.mark.parameter("tool_choice.allowed_tools.tools[].type")
+@pytest.mark.parameter("tool_choice.allowed_tools tool_choice.allowed_tools.mode")
+@pytest.mark.parameter("tool_choice.allowed_tools.tools tool_choice.allowed_tools.tools[].type")
 @pytest.mark.parameter("tool_choice.allowed_tools.tools[].function")
 @pytest.mark.parameter("tool_choice.allowed_tools.tools[].function.name")
 def test_allowed_tools_are_all_that_the_model_sees(chat):

@@ -23,25 +23,35 @@ class QuietHandler(werkzeug.serving.WSGIRequestHandler):
 
 
 @pytest.fixture
-def serve():
-    """An application at its own address."""
+def listen():
+    """Has a server listen until the test's end."""
     servers = []
+
+    def listen(server):
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        servers.append((server, thread))
+        return server
+
+    yield listen
+    for server, thread in servers:
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
+
+
+@pytest.fixture
+def serve(listen):
+    """An application at its own address."""
 
     def serve(app):
         server = werkzeug.serving.make_server(
             "127.0.0.1", 0, app, threaded=True, request_handler=QuietHandler
         )
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.port}"
+        return f"http://127.0.0.1:{listen(server).port}"
 
-    yield serve
-    for server, thread in servers:
-        server.shutdown()
-        thread.join(20)
-        server.server_close()
+    return serve
 
 
 @pytest.fixture
@@ -93,43 +103,51 @@ def behind(make_client, serve, make_remote):
 
 
 class Upstream(http.server.ThreadingHTTPServer):
-    """Answers by a script: (status, headers, body), or None for a connection that just ends."""
+    """Answers by a script: (status, headers, body), or None for a connection that just ends.
+    `asked` has methods, paths and bodies, `heads` headers.
+    """
 
     daemon_threads = True
 
-    def __init__(self, answers):
+    def __init__(self, *answers):
         self.answers = queue.SimpleQueue()
         for answer in answers:
             self.answers.put(answer)
-        self.bodies = []
-        self.keys = []
-        self.request_ids = []
-        self.connections = set()
+        self.asked, self.heads, self.connections = [], [], set()
         self.ended = queue.SimpleQueue()  # addresses of connections
         super().__init__(("127.0.0.1", 0), UpstreamHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def answer_to(self, method, path):
+        return self.answers.get(timeout=20)
+
+    def told(self, name):
+        """A header, of all that was asked."""
+        return [head[name] for head in self.heads]
 
 
 class UpstreamHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 20
 
-    def do_POST(self):
-        length = int(self.headers["Content-Length"])
-        self.server.bodies.append(json.loads(self.rfile.read(length)))
+    def answer(self):
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.asked.append((self.command, self.path, json.loads(body or "null")))
+        self.server.heads.append(self.headers)
         self.server.connections.add(self.client_address)
-        self.server.keys.append(self.headers["Authorization"])
-        self.server.request_ids.append(self.headers["X-Request-Id"])
-        answer = self.server.answers.get(timeout=20)
+        answer = self.server.answer_to(self.command, self.path)
         if answer is None:
             self.close_connection = True
             return
         status, headers, body = answer
-        self.send_response(status)
-        for name, value in {"Content-Length": len(body), **headers}.items():
-            self.send_header(name, str(value))
-        self.end_headers()
+        if status:
+            self.send_response(status)
+            for name, value in {"Content-Length": len(body), **headers}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
         self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
 
     def finish(self):
         super().finish()
@@ -140,21 +158,8 @@ class UpstreamHandler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def upstream():
-    made = []
-
-    def make(*answers):
-        made.append(Upstream(answers))
-        thread = threading.Thread(target=made[-1].serve_forever, args=(0.02,))
-        thread.start()
-        made.append(thread)
-        return made[-2]
-
-    yield make
-    for server, thread in zip(made[::2], made[1::2], strict=True):
-        server.shutdown()
-        thread.join(20)
-        server.server_close()
+def upstream(listen):
+    return lambda *answers: listen(Upstream(*answers))
 
 
 @pytest.fixture

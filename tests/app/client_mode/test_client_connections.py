@@ -28,7 +28,7 @@ def test_neither_a_proxy_of_the_environment_nor_its_passwords_are_used(
     monkeypatch.setenv("http_proxy", proxy.url)
     app = make_remote(first.url, key="own")
     assert app.switchyard.generate("x").text == "ab"
-    assert (first.keys, proxy.keys) == (["Bearer own"], [])
+    assert (first.told("Authorization"), proxy.asked) == (["Bearer own"], [])
 
 
 @pytest.mark.parametrize("given", ["arguments", "application", "environment"])
@@ -48,7 +48,7 @@ def test_server_and_key_are_the_arguments_then_the_application_s(upstream, monke
             break
     switchyard = Switchyard(app, **more)
     assert switchyard.generate("x").text == given
-    assert servers[given].keys == [f"Bearer {given}"]
+    assert servers[given].told("Authorization") == [f"Bearer {given}"]
     switchyard.close()
 
 
@@ -108,7 +108,7 @@ def test_what_a_fresh_connection_has_carried_is_not_asked_again(upstream, make_r
     with pytest.raises(engine.Closed) as caught:
         app.switchyard.generate("x")
     assert str(caught.value) == "the models' server has closed the connection"
-    assert len(server.bodies) == 1
+    assert len(server.asked) == 1
 
 
 def test_a_fork_has_connections_of_its_own(upstream, make_remote):

@@ -206,8 +206,8 @@ def test_a_server_without_room_is_asked_again_when_it_says(upstream, make_remote
     app = make_remote(server.url)
     with app.test_request_context(headers={"X-Request-Id": "mine"}):
         assert app.switchyard.generate("x", timeout=20).text == "ab"
-    assert server.request_ids == ["mine", "mine"]
-    first, second = (body["timeout"] for body in server.bodies)
+    assert server.told("X-Request-Id") == ["mine", "mine"]
+    first, second = (body["timeout"] for _, _, body in server.asked)
     assert 20 >= first > first - 0.3 >= second > 10
 
 

@@ -99,7 +99,7 @@ def test_the_host_s_key_and_hooks_are_its_own(upstream, make_remote, monkeypatch
     assert app.test_client().post(COMPLETIONS, json={}).text == "no entry"
     with pytest.raises(Unauthorized):
         app.switchyard.generate("x")
-    assert server.keys == ["Bearer from-the-environment"]
+    assert server.told("Authorization") == ["Bearer from-the-environment"]
 
 
 def test_the_limits_of_what_is_passed_through_are_the_application_s(visit, connection):
@@ -247,7 +247,7 @@ def test_without_a_limit_bodies_up_to_32_mib_are_passed_on(upstream, make_remote
     visitor = make_remote(server.url, url_prefix="/llm").test_client()
     long = {"prompt": "x" * (2 << 20)}
     assert visitor.post(COMPLETIONS, json=long).status_code == 200
-    assert server.bodies == [long]
+    assert [body for _, _, body in server.asked] == [long]
     too_long = {"CONTENT_LENGTH": str((32 << 20) + 1)}
     response = visitor.post(COMPLETIONS, data=b"{}", environ_overrides=too_long)
     assert response.status_code == 413 and f"{32 << 20} bytes" in response.json["error"]["message"]
