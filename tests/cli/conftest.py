@@ -11,27 +11,34 @@ from tests.app.conftest import make_client, way
 from tests.operations.conftest import clock, keys_file, make_keyed
 from tests.operations.ledgers import fill, follow, make_counted, path, wall
 
-__all__ = [
-    "clock",
-    "fill",
-    "follow",
-    "keys_file",
-    "listen",
-    "make_client",
-    "make_counted",
-    "make_keyed",
-]
-__all__ += ["path", "serve", "wall", "way"]
+__all__ = ["clock", "fill", "follow", "keys_file", "listen", "make_client", "make_counted"]
+__all__ += ["make_keyed", "path", "serve", "wall", "way"]
+
+
+class Command:
+    """The command, with these arguments before others."""
+
+    def __init__(self, *first):
+        self.first = first
+
+    def __call__(self, *arguments, **more):
+        return CliRunner().invoke(main, [*map(str, (*self.first, *arguments))], **more)
+
+    def told(self, status, *arguments, **more):
+        """What it says if it ends with that status."""
+        done = self(*arguments, **more)
+        assert done.exit_code == status, done.output
+        return done.output
 
 
 @pytest.fixture
 def switchyard(tmp_path, monkeypatch):
-    """Run it in an empty directory, with no settings of this one."""
+    """In an empty directory, with no settings of this one."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("SWITCHYARD_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SWITCHYARD_BIND", "127.0.0.1:0")
-    return lambda *arguments, **more: CliRunner().invoke(main, [*map(str, arguments)], **more)
+    return Command()
 
 
 class Answers(Upstream):

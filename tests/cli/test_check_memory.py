@@ -141,8 +141,7 @@ def test_check_names_a_gpu_that_is_not_there(check):
     ],
 )
 def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
-    done = switchyard("check", *arguments)
-    assert done.exit_code == 1 and says in done.output
+    assert says in switchyard.told(1, "check", *arguments)
     assert "✗" not in check(20, *arguments)[1]
 
 

@@ -32,9 +32,8 @@ TORCH = {"cuda": "12.8", "sees": 1, "extension": True}
 def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, status):
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
     monkeypatch.setattr(DOCTOR, "probe", lambda: TORCH | probe)
-    done = switchyard("doctor")
-    assert says in done.output and done.exit_code == status
-    assert gpu.name in done.output
+    output = switchyard.told(status, "doctor")
+    assert says in output and gpu.name in output
     assert json.loads(switchyard("doctor", "--json").output)
 
 
@@ -43,8 +42,7 @@ def test_doctor_takes_the_first_gpu_driver_and_limit_that_will_do(switchyard, mo
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
     monkeypatch.setattr(DOCTOR, "probe", lambda: TORCH)
     monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1024))
-    done = switchyard("doctor")
-    assert done.exit_code == 0 and "flash-attn needs" not in done.output
+    assert "flash-attn needs" not in switchyard.told(0, "doctor")
     monkeypatch.setattr(DOCTOR.resource, "getrlimit", lambda _: (1023, 1023))
     assert switchyard("doctor").exit_code == 1
 
@@ -63,13 +61,11 @@ def test_doctor_says_that_torch_gave_no_answer(monkeypatch):
 def test_what_a_server_can_do_without_has_a_mark_of_its_own(switchyard, monkeypatch):
     monkeypatch.setattr(DOCTOR, "gpus", list)
     monkeypatch.setattr(DOCTOR, "_version", lambda name: None if name == "flash-attn" else "1")
-    done = switchyard("doctor")
-    assert done.exit_code == 0
-    assert "- flash-attn: is not installed\n" in done.output
-    assert "- GPU: NVIDIA's driver reports none\n" in done.output and "✓ torch: 1\n" in done.output
+    output = switchyard.told(0, "doctor")
+    assert "- flash-attn: is not installed\n" in output and "✓ torch: 1\n" in output
+    assert "- GPU: NVIDIA's driver reports none\n" in output
     monkeypatch.setattr(DOCTOR, "_version", lambda name: None)
-    done = switchyard("doctor")
-    assert done.exit_code == 1 and "✗ torch: is not installed\n" in done.output
+    assert "✗ torch: is not installed\n" in switchyard.told(1, "doctor")
 
 
 @pytest.fixture
@@ -164,8 +160,7 @@ def test_doctor_says_whether_exl3_runs_here(
 ):
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
     monkeypatch.setattr(DOCTOR, "probe", lambda: TORCH | probe)
-    done = switchyard("doctor")
-    assert says in done.output and done.exit_code == status, done.output
+    assert says in switchyard.told(status, "doctor")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +178,7 @@ def test_doctor_says_that_triton_can_not_compile(
     monkeypatch.setattr(DOCTOR, "gpus", list)
     monkeypatch.setattr(DOCTOR.shutil, "which", lambda name: compiler if name == compiler else None)
     monkeypatch.setattr(DOCTOR.sysconfig, "get_path", lambda name: str(has_exl3 / include))
-    done = switchyard("doctor")
-    assert says in done.output and done.exit_code == 0
+    assert says in switchyard.told(0, "doctor")
 
 
 def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monkeypatch, tmp_path):

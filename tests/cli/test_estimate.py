@@ -131,12 +131,10 @@ def test_the_largest_context_that_fits_is_told_with_its_settings(switchyard, con
 
 def test_config_json_alone_needs_bits(switchyard, config_alone):
     path = config_alone("Llama 3.1 70B")
-    done = switchyard("estimate", path)
-    assert done.exit_code == 3 and "--bits 4.0 estimates from config.json" in done.output
+    assert "--bits 4.0 estimates from config.json" in switchyard.told(3, "estimate", path)
     assert switchyard("estimate", path.parent, "--bits", 4).exit_code == 3  # models in it
     (path / "config.json").unlink()
-    done = switchyard("estimate", path, "--bits", 4)
-    assert done.exit_code == 3 and "has no config.json: copy it" in done.output
+    assert "has no config.json: copy it" in switchyard.told(3, "estimate", path, "--bits", 4)
     (path / "x.gguf").touch()
     assert "GGUF" in switchyard("estimate", path, "--bits", 4).output
 
@@ -225,13 +223,11 @@ def test_gpus_of_this_machine_count_where_none_is_given(switchyard, monkeypatch)
 
 
 def test_what_can_not_be_loaded_has_its_own_status(switchyard):
-    done = switchyard("estimate", "no/where")
-    assert done.exit_code == 3 and "hf download no/where" in done.output
+    assert "hf download no/where" in switchyard.told(3, "estimate", "no/where")
     done = switchyard("estimate", "no/where", "--json")
     assert done.exit_code == 3 and "no/where" in json.loads(done.stdout)["error"]
-    done = switchyard("estimate", DEMO_EXL2, "--context", 4096)
     said = "switchyard: --context 4096: the model was made for 2048 tokens"
-    assert done.exit_code == 3 and said in done.output
+    assert said in switchyard.told(3, "estimate", DEMO_EXL2, "--context", 4096)
 
 
 def test_the_tables_of_the_documentation_are_what_is_estimated_and_served():

@@ -11,6 +11,7 @@ import pytest
 
 from switchyard.app.operations.keys import read_keys
 from switchyard.cli.keys_file import Failed, block, edit
+from tests.cli.conftest import Command
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def keys(switchyard, path):
-    return lambda *args, **more: switchyard("keys", "--file", path, *args, **more)
+    return Command("keys", "--file", path)
 
 
 def table(path):
@@ -46,8 +47,7 @@ def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
 
 
 def test_help_needs_no_file(switchyard):
-    done = switchyard("keys", "add", "--help")
-    assert done.exit_code == 0 and "--rpm" in done.output
+    assert "--rpm" in switchyard.told(0, "keys", "add", "--help")
 
 
 def test_another_is_appended_and_all_else_stays(keys, path):
@@ -100,14 +100,11 @@ def test_the_list_shows_limits_and_no_hash(keys, path):
 
 def test_check_says_whether_a_server_could_read_it(keys, path, monkeypatch):
     keys("add", "ann", "--budget-tokens", "5", "--budget-period", "day")
-    done = keys("check")
-    assert done.exit_code == 1 and "needs the server's setting ledger" in done.output
+    assert "needs the server's setting ledger" in keys.told(1, "check")
     monkeypatch.setenv("SWITCHYARD_LEDGER", "usage.db")
     assert keys("check").exit_code == 0
     path.chmod(0o644)
-    done = keys("check", "--json")
-    assert done.exit_code == 1
-    assert "chmod o=" in json.loads(done.output)["message"]
+    assert "chmod o=" in json.loads(keys.told(1, "check", "--json"))["message"]
 
 
 @pytest.mark.parametrize(
@@ -126,8 +123,7 @@ def test_a_full_disk_leaves_the_file_and_nothing_beside_it(keys, path, monkeypat
     keys("add", "ann")
     text = path.read_text()
     monkeypatch.setattr(os, "fsync", fail)
-    done = keys("add", "bob")
-    assert done.exit_code == 1 and f"switchyard: {path}: No space left" in done.output
+    assert f"switchyard: {path}: No space left" in keys.told(1, "add", "bob")
     assert path.read_text() == text and os.listdir(path.parent) == [path.name]
 
 
@@ -166,8 +162,7 @@ def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
 def test_what_cannot_be_done_changes_nothing(keys, path, arguments, status, says):
     keys("add", "ann")
     text = path.read_text()
-    done = keys(*arguments, input="short\n")
-    assert (done.exit_code, says in done.output) == (status, True), done.output
+    assert says in keys.told(status, *arguments, input="short\n")
     assert path.read_text() == text
     assert os.listdir(path.parent) == [path.name]
 
@@ -179,8 +174,7 @@ def test_priorities_are_the_servers(keys, path, monkeypatch):
     assert keys("add", "vip", "--priority", "5").exit_code == 0
     monkeypatch.setenv("SWITCHYARD_MAX_PRIORITY", "4")
     for arguments in (["rotate", "ann"], ["add", "bob"]):
-        done = keys(*arguments)
-        assert done.exit_code == 1 and "vip: its priority" in done.output
+        assert "vip: its priority" in keys.told(1, *arguments)
     assert keys("remove", "vip").exit_code == 0
 
 
@@ -189,8 +183,7 @@ def test_a_file_that_cannot_be_edited_safely_is_left(keys, path):
     keys("add", "bob")
     text = path.read_text() + 'note = """\nlong\n"""\n'
     path.write_text(text)
-    done = keys("remove", "ann")
-    assert done.exit_code == 1 and "can't be edited" in done.output
+    assert "can't be edited" in keys.told(1, "remove", "ann")
     assert path.read_text() == text
 
 
@@ -239,5 +232,4 @@ def test_the_file_is_the_settings_one_unless_it_is_given(switchyard, path, monke
     assert switchyard("keys", "add", "ann").exit_code == 0
     assert list(table(path)) == ["ann"]
     monkeypatch.delenv("SWITCHYARD_KEYS_FILE")
-    done = switchyard("keys", "list")
-    assert done.exit_code == 2 and "no key file: give --file, or set keys_file" in done.output
+    assert "no key file: give --file, or set keys_file" in switchyard.told(2, "keys", "list")

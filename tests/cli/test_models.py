@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from switchyard.cli import main
+from tests.cli.conftest import Command
 
 LOADED = {"value": "loaded", "progress": None, "load": "start", "reason": None}
 ROWS = [
@@ -27,7 +28,7 @@ def server(answering):
 
 @pytest.fixture
 def models(switchyard, server):
-    return lambda *arguments: switchyard("models", "--url", server.url, *arguments)
+    return Command("models", "--url", server.url)
 
 
 def events(*bodies):
@@ -84,8 +85,7 @@ def test_settings_are_sent_as_the_file_would_have_them(models, server):
 def test_a_load_that_fails_behind_its_begin_ends_with_status_1(models, server):
     error = {"error": {"message": "no room"}}
     server.bodies["POST", "/admin/models/a"] = events({"progress": 0.5}, error)
-    done = models("load", "a")
-    assert done.exit_code == 1 and "no room" in done.output
+    assert "no room" in models.told(1, "load", "a")
 
 
 class Terminal(io.TextIOWrapper):

@@ -28,27 +28,23 @@ def engine(model_path, tmp_path):
 
 def test_a_probe_of_one_engine_is_good_once_it_has_loaded(switchyard, engine, tmp_path):
     at, backend, host = engine
-    done = switchyard("check", "--engine", at)
-    assert done.exit_code == 1 and "loads its model" in done.output
+    assert "loads its model" in switchyard.told(1, "check", "--engine", at)
     backend.opening.set()
     while not host.is_loaded:
         host.wait(0.01)
-    done = switchyard("check", "--engine", at)
-    assert done.exit_code == 0 and f"{at} is ready, in process" in done.output
+    assert f"{at} is ready, in process" in switchyard.told(0, "check", "--engine", at)
     for wrong, says in (
         (f"unix:{tmp_path}/none", "No such file"),
         ("10.0.0.1:7000", "needs a key"),
         ("file:/a", "must be unix:PATH or HOST:PORT"),
     ):
-        done = switchyard("check", "--engine", wrong)
-        assert done.exit_code == 1 and says in done.output
+        assert says in switchyard.told(1, "check", "--engine", wrong)
 
 
 def test_each_engine_that_a_source_names_is_asked(switchyard, engine, model_path, tmp_path):
     source = tmp_path / "engines"
     command = ("check", model_path, "--set", "link=socket", "--set", f'at=["file:{source}"]')
-    done = switchyard(*command)
-    assert done.exit_code == 1 and f"No such file or directory: '{source}'" in done.output
+    assert f"No such file or directory: '{source}'" in switchyard.told(1, *command)
     source.write_text(f"{engine[0]}\nunix:{tmp_path}/none\n")
     told = switchyard(*command).output
     assert f"{engine[0]} has one, in process" in told

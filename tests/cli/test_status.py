@@ -10,6 +10,7 @@ import pytest
 from switchyard.cli import status as STATUS
 from switchyard.cli.server import connect
 from switchyard.cli.status import _lines
+from tests.cli.conftest import Command
 from tests.operations.conftest import KEYS
 from tests.scripted import ScriptedBackend
 
@@ -17,13 +18,11 @@ from tests.scripted import ScriptedBackend
 @pytest.fixture
 def status(switchyard, make_keyed, serve):
     url = serve(make_keyed(ScriptedBackend()).application)
-    return lambda *args: switchyard("status", "--url", url, *args)
+    return Command("status", "--url", url)
 
 
 def test_all_is_told_to_keys_that_may_watch(status):
-    done = status("--key", KEYS["prom"])
-    assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[1:] == [
+    assert status.told(0, "--key", KEYS["prom"]).splitlines()[1:] == [
         "scripted: ready, 0 running, 0 waiting",
         "  at most 32 running and 64 waiting, 2048 tokens each, cache float32",
         "  0 tokens/s, 0 of prompts",

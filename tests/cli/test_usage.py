@@ -5,6 +5,7 @@ import json
 import pytest
 
 from switchyard.app.ledger.file import open_file
+from tests.cli.conftest import Command
 from tests.operations.conftest import KEYS
 from tests.operations.ledgers import read
 from tests.scripted import ScriptedBackend
@@ -25,14 +26,11 @@ def url(make_counted, fill, serve):
 
 @pytest.fixture
 def usage(url, switchyard):
-    days = ("--from", "2026-11-01", "--to", "2026-11-30")
-    return lambda *args, **env: switchyard("usage", "--url", url, *days, *args, env=env)
+    return Command("usage", "--url", url, "--from", "2026-11-01", "--to", "2026-11-30")
 
 
 def test_a_table_has_its_columns_below_each_other(usage):
-    done = usage("--key", KEYS["root"])
-    assert done.exit_code == 0, done.output
-    assert done.output.splitlines() == [
+    assert usage.told(0, "--key", KEYS["root"]).splitlines() == [
         "day         key  model  requests  failed  prompt_tokens  cached_tokens  completion_tokens",
         "2026-11-01  ann  demo          2       1             20              5                  2",
         "2026-11-02  ann  demo         10       0           1000              0                 30",
@@ -42,9 +40,9 @@ def test_a_table_has_its_columns_below_each_other(usage):
 
 
 def test_a_key_may_stand_in_the_environment_and_sees_its_own(usage):
-    done = usage("--group-by", "key", "--json", SWITCHYARD_KEY=KEYS["bob"])
+    done = usage("--group-by", "key", "--json", env={"SWITCHYARD_KEY": KEYS["bob"]})
     assert [row["key"] for row in json.loads(done.output)["data"]] == ["bob"]
-    done = usage("--to", "2026-11-01", SWITCHYARD_KEY=KEYS["bob"])
+    done = usage("--to", "2026-11-01", env={"SWITCHYARD_KEY": KEYS["bob"]})
     assert (done.exit_code, done.output) == (0, "nothing was used\n")
 
 
@@ -64,8 +62,7 @@ def test_csv_is_as_the_server_says_it(usage):
     ],
 )
 def test_what_a_server_refuses_is_told_with_status_1(usage, arguments, says):
-    done = usage(*arguments)
-    assert done.exit_code == 1 and says in done.output
+    assert says in usage.told(1, *arguments)
 
 
 def test_a_backup_is_whole_while_the_server_writes(switchyard, url, path, tmp_path):
@@ -95,8 +92,7 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(switchya
     after = usage("--group-by", "key", "--csv", "--key", KEYS["root"]).output.split()
     assert after[1:] == ["bob,1,0,7,0,4"]
     assert read(path, "SELECT key, count(*) FROM requests GROUP BY key") == [("bob", 2500)]
-    done = switchyard(*command)
-    assert done.exit_code == 1 and f"ledger {path} has no rows of ann" in done.output
+    assert f"ledger {path} has no rows of ann" in switchyard.told(1, *command)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +107,6 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(switchya
 def test_what_can_not_be_backed_up_is_told(switchyard, tmp_path, arguments, status, says):
     for name in ("notes.db", "to.db"):
         (tmp_path / name).write_text("no database" * 100)
-    done = switchyard("ledger", *arguments, "backup", "to.db")
-    assert done.exit_code == status and says in done.output
+    assert says in switchyard.told(status, "ledger", *arguments, "backup", "to.db")
     assert (tmp_path / "to.db").read_text().startswith("no database")
     assert not (tmp_path / "to.db-new").exists()

@@ -9,10 +9,12 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 from tests.docs.pages import ROOT
 
 MAX_SECONDS = 600  # for a block
+QUIET: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "text": True}
 
 
 class Failure(Exception):
@@ -46,14 +48,7 @@ def run(command: list[str], cwd: pathlib.Path, environment: dict[str, str] | Non
     """What it has written. Raises Failure."""
     try:
         done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=MAX_SECONDS,
+            command, cwd=cwd, env=environment, stdout=subprocess.PIPE, timeout=MAX_SECONDS, **QUIET
         )
     except subprocess.TimeoutExpired as late:
         raise Failure(f"not at its end after {MAX_SECONDS} s: {late.output!r}") from None
@@ -69,11 +64,7 @@ class Server:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             ["sh", "-euc", text],
-            cwd=cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
+            **{"cwd": cwd, "env": environment, "stdout": self._output, **QUIET},
             start_new_session=True,
         )
 

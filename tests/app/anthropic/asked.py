@@ -11,21 +11,24 @@ TOOLS = [
 ]
 
 
+def text(what):
+    return {"type": "text", "text": what}
+
+
+def turn(role, *contents):
+    return {"role": role, "content": list(contents)}
+
+
 def error_of(response, status=400):
-    assert response.status_code == status and response.mimetype == "application/json"
-    assert set(response.json) == {"type", "error", "request_id"}
-    assert response.json["type"] == "error"
-    assert response.headers["X-Request-Id"] == response.json["request_id"]
-    assert set(response.json["error"]) == {"type", "message"}
-    return response.json["error"]
+    assert (response.status_code, response.mimetype) == (status, "application/json")
+    identifier = response.headers["X-Request-Id"]
+    error = response.json["error"]
+    assert response.json == {"type": "error", "error": error, "request_id": identifier}
+    assert set(error) == {"type", "message"}
+    return error
 
 
 THINKS_AND_CALLS = (
-    "<think>",
-    "One",
-    " more.",
-    "</think>",
-    "Sure.",
-    '<tool_call>{"name": "add", "arguments": {"a": 1,',
-    ' "b": null}}</tool_call>',
+    *("<think>", "One", " more.", "</think>", "Sure."),
+    *('<tool_call>{"name": "add", "arguments": {"a": 1,', ' "b": null}}</tool_call>'),
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from switchyard.app.formats.anthropic import parse
-from tests.app.anthropic.asked import CALL, HELLO, THINKS_AND_CALLS, TOOLS, USER
+from tests.app.anthropic.asked import CALL, HELLO, THINKS_AND_CALLS, TOOLS, USER, text, turn
 from tests.app.conftest import named_events
 from tests.scripted import ScriptedBackend, says
 
@@ -21,7 +21,7 @@ def test_thoughts_text_and_calls_are_blocks(message):
     assert thinking.pop("signature") and call.pop("id")
     assert body["content"] == [
         {"type": "thinking", "thinking": "One more."},
-        {"type": "text", "text": "Sure."},
+        text("Sure."),
         {"type": "tool_use", "name": "add", "input": {"a": 1, "b": None}},
     ]
     assert (body["stop_reason"], body["stop_sequence"]) == ("tool_use", None)
@@ -90,30 +90,16 @@ def test_a_stop_sequence_ends_a_message_unless_its_calls_are_complete(
 @pytest.mark.parameter("tools tools[].type", "/v1/messages")
 @pytest.mark.parameter("tools[].name tools[].description tools[].input_schema")
 def test_tools_and_what_they_gave_are_in_the_prompt(message):
-    failed = {**result("call_2", [{"type": "text", "text": "no such thing"}]), "is_error": True}
+    failed = {**result("call_2", [text("no such thing")]), "is_error": True}
     messages = [
         *USER,
-        {
-            "role": "assistant",
-            "content": [
-                THINKS,
-                {"type": "text", "text": "Sure."},
-                {**CALL, "caller": {"type": "direct"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                result("call_1", "three"),
-                failed,
-                {"type": "text", "text": "And now?"},
-            ],
-        },
+        turn("assistant", THINKS, text("Sure."), {**CALL, "caller": {"type": "direct"}}),
+        turn("user", result("call_1", "three"), failed, text("And now?")),
     ]
-    text = message({**HELLO, "messages": messages, "tools": TOOLS}).prompt
-    assert '"description": "Adds."' in text and '"default": null' in text
+    prompt = message({**HELLO, "messages": messages, "tools": TOOLS}).prompt
+    assert '"description": "Adds."' in prompt and '"default": null' in prompt
     parts = ("Sure.", '{"a": 1, "b": null}', "three", "Error: no such thing", "And now?")
-    places = [text.index(part) for part in parts]
+    places = [prompt.index(part) for part in parts]
     assert places == sorted(places)
 
 
@@ -137,8 +123,7 @@ def test_a_choice_of_tools_is_kept(message, choice, num_calls, is_shown):
 
 
 def test_thoughts_that_are_sent_back_are_for_the_template(message):
-    more = {**THINKS, "thinking": "So."}
-    answer = {"role": "assistant", "content": [THINKS, more, {"type": "text", "text": "Hi"}]}
+    answer = turn("assistant", THINKS, {**THINKS, "thinking": "So."}, text("Hi"))
     body = {**HELLO, "messages": [*USER, answer, *USER]}
     assert message(body, template="{{ messages[1].reasoning_content }}").prompt == "Hm.\nSo."
 
@@ -171,7 +156,7 @@ def test_tools_that_the_model_is_not_shown_are_told(message):
         ([], "tools[1],tools[2],tools[3]"),
         ([{"type": "tool_reference", "tool_name": "later"}], "tools[2],tools[3]"),
     ]:
-        messages = [*USER, {"role": "user", "content": [result("a", content)]}]
+        messages = [*USER, turn("user", result("a", content))]
         asked = message({**HELLO, "messages": messages, "tools": tools})
         assert asked.ignored == told
         prompts.append(asked.prompt)
@@ -185,7 +170,7 @@ def test_tools_that_the_model_is_not_shown_are_told(message):
 
 def test_images_of_tools_are_named_to_the_model(message):
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "a"}}
-    messages = [*USER, {"role": "user", "content": [result("a", [image])]}]
+    messages = [*USER, turn("user", result("a", [image]))]
     asked = message({**HELLO, "messages": messages})
     assert asked.ignored == "messages.content.image"
     assert "an image" in asked.prompt

@@ -4,7 +4,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Started
-from tests.app.anthropic.asked import HELLO, TOOLS, URL, USER, error_of
+from tests.app.anthropic.asked import HELLO, TOOLS, URL, USER, error_of, text, turn
 from tests.app.conftest import named_events
 from tests.scripted import ScriptedBackend, says
 
@@ -29,7 +29,7 @@ def test_a_message_has_the_shape_of_the_api(message):
         "type": "message",
         "role": "assistant",
         "model": "scripted",
-        "content": [{"type": "text", "text": "0 1 "}],
+        "content": [text("0 1 ")],
         "stop_reason": "max_tokens",
         "stop_sequence": None,
         "usage": USAGE,
@@ -43,8 +43,8 @@ def test_a_stream_has_the_events_of_the_api_in_order(message):
     assert start["message"]["content"] == [] and start["message"]["stop_reason"] is None
     assert start["message"]["usage"]["output_tokens"] == 0
     input_tokens = start["message"]["usage"]["input_tokens"]
-    block = {"index": 0, "content_block": {"type": "text", "text": ""}}
-    pieces = [{"index": 0, "delta": {"type": "text_delta", "text": text}} for text in ("0 ", "1 ")]
+    block = {"index": 0, "content_block": text("")}
+    pieces = [{"index": 0, "delta": {"type": "text_delta", "text": one}} for one in ("0 ", "1 ")]
     assert bodies == [
         {"type": "content_block_start", **block},
         *({"type": "content_block_delta", **piece} for piece in pieces),
@@ -83,7 +83,7 @@ def test_a_stream_without_news_is_pinged_behind_its_start(make_client, gate):
 def fails(*texts):
     def script(job):
         yield Started(job.identifier)
-        yield from (Chunk(job.identifier, text, (0,)) for text in texts)
+        yield from (Chunk(job.identifier, one, (0,)) for one in texts)
         yield Failed(job.identifier, engine.JobFailed("bad luck"))
 
     return ScriptedBackend(script)
@@ -129,7 +129,7 @@ def test_parameters_reach_the_job(message):
 @pytest.mark.parameter("cache_control")
 def test_what_asks_for_nothing_is_taken(message):
     cache_control = {"type": "ephemeral", "ttl": "1h"}
-    text = {"type": "text", "text": "x", "citations": None}
+    block = {**text("x"), "citations": None}
     request = {
         "model": "scripted",
         "metadata": {"user_id": "somebody"},
@@ -140,22 +140,21 @@ def test_what_asks_for_nothing_is_taken(message):
         "thinking": {"type": "disabled", "x": None},
         "output_config": {"effort": "high", "format": None},
         "container": None,
-        "system": [{**text, "cache_control": {"type": "ephemeral"}}],
-        "messages": [{"role": "user", "content": [text]}],
+        "system": [{**block, "cache_control": {"type": "ephemeral"}}],
+        "messages": [turn("user", block)],
     }
     assert message({**HELLO, **request}).response.status_code == 200
 
 
 @pytest.mark.parameter("system messages", "/v1/messages")
 def test_turns_and_the_system_prompt_go_through_the_models_template(message):
-    text = {"type": "text", "text": "two"}
     messages = [
         {"role": "user", "content": "one"},
-        {"role": "user", "content": [text, {"type": "text", "text": "three"}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
+        turn("user", text("two"), text("three")),
+        turn("assistant", text("Hi")),
         {"role": "user", "content": "Bye"},
     ]
-    system = [{"type": "text", "text": "Be brief."}, text]
+    system = [text("Be brief."), text("two")]
     assert message({**HELLO, "system": system, "messages": messages}).prompt == (
         "system\nBe brief.\ntwo\nuser\none\ntwo\nthree\nassistant\nHi\nuser\nBye\nassistant\n"
     )
@@ -203,7 +202,7 @@ def test_an_answer_continues_that_of_the_last_message(message):
     messages = [*USER, {"role": "assistant", "content": "Hi"}]
     asked = message({**HELLO, "messages": messages}, "!")
     assert asked.prompt.endswith("assistant\nHi")
-    assert asked.response.json["content"] == [{"type": "text", "text": "!"}]
+    assert asked.response.json["content"] == [text("!")]
 
 
 def test_models_are_told_in_the_shape_of_who_asks(make_client):
@@ -224,11 +223,10 @@ def test_clients_find_the_identifier_of_the_request_where_they_look(make_client)
 
 
 def test_turns_that_differ_in_the_clients_accounts_share_the_cache(message):
-    brief = {"type": "text", "text": "Be brief."}
+    brief = text("Be brief.")
     prompts = set()
     for accounts in ("0a1b2", "77fe0"):
-        billing = f"x-anthropic-billing-header: cc_version=2.1; cch={accounts};"
-        billing = {"type": "text", "text": billing}
+        billing = text(f"x-anthropic-billing-header: cc_version=2.1; cch={accounts};")
         asked = message({**HELLO, "system": [billing, brief]})
         assert asked.ignored == "system[0]"
         prompts.add(asked.prompt)

@@ -5,15 +5,27 @@ import re
 import pytest
 
 from switchyard import engine
-from tests.app.anthropic.asked import CALL, HELLO, TOOLS, URL, USER, error_of
+from tests.app.anthropic.asked import CALL, HELLO, TOOLS, URL, USER, error_of, text, turn
 from tests.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.both_ways
-TEXTS = [{"type": "text", "text": "x"}] * 10_000
+TEXTS = [text("x")] * 10_000
+
+
+MUST_FOLLOW = "messages.0: the results of its calls must follow"
+BUDGET = "thinking: budget_tokens is only for type enabled"
 
 
 def blocks(*contents, role="user"):
-    return {"messages": [{"role": role, "content": list(contents)}]}
+    return {"messages": [turn(role, *contents)]}
+
+
+def result(content):
+    return {"type": "tool_result", "tool_use_id": "a", "content": content}
+
+
+def choice(**more):
+    return {"tool_choice": {"type": "tool", **more}, "tools": TOOLS}
 
 
 @pytest.mark.parametrize(
@@ -25,24 +37,15 @@ def blocks(*contents, role="user"):
         ({"messages": ["x"]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0: must be a message of role"),
         ({"messages": [{"role": "user"}]}, "missing parameter: messages.0.content"),
-        (blocks(CALL, role="assistant"), "messages.0: the results of its calls must follow"),
-        (
-            blocks({"type": "text", "text": "x"}, CALL, role="assistant"),
-            "messages.0: the results of its calls must follow",
-        ),
+        (blocks(CALL, role="assistant"), MUST_FOLLOW),
+        (blocks(text("x"), CALL, role="assistant"), MUST_FOLLOW),
         (blocks(CALL), "messages.0.content.0: must be a block of type"),
         ({"messages": USER * 2049}, "messages: must have at most 2048 items"),
         (blocks({"type": "image", "source": {}}), "messages.0.content.0: must be a block of type"),
         (blocks({"type": "thinking", "thinking": "x"}), "messages.0.content.0: must be a block"),
         (blocks(*TEXTS, TEXTS[0]), "messages: must have at most 10000"),
-        (
-            blocks({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "audio"}]}),
-            "messages.0.content.0.content.0: must be a block of type",
-        ),
-        (
-            blocks({"type": "tool_result", "tool_use_id": "a", "content": TEXTS}),
-            "messages: must have at most 10000",
-        ),
+        (blocks(result([{"type": "audio"}])), "messages.0.content.0.content.0: must be a block"),
+        (blocks(result(TEXTS)), "messages: must have at most 10000"),
         ({"system": 5}, "system: input should be a valid string"),
         ({"system": [{"type": "image"}]}, "system.0.type"),
         ({"cache_control": {"type": "eternal"}}, "cache_control.type"),
@@ -51,17 +54,11 @@ def blocks(*contents, role="user"):
         ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two tools have the name add"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
-        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice: name is only for type"),
-        (
-            {"tool_choice": {"type": "tool", "name": "x"}, "tools": TOOLS},
-            "tool_choice: no tool has the name x",
-        ),
+        (choice(), "tool_choice: name is only for type"),
+        (choice(name="x"), "tool_choice: no tool has the name x"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
-        ({"thinking": {"type": "enabled"}}, "thinking: budget_tokens is only for type enabled"),
-        (
-            {"thinking": {"type": "disabled", "budget_tokens": 9}},
-            "thinking: budget_tokens is only for type enabled",
-        ),
+        ({"thinking": {"type": "enabled"}}, BUDGET),
+        ({"thinking": {"type": "disabled", "budget_tokens": 9}}, BUDGET),
         ({"output_config": {"effort": "least"}}, "output_config.effort"),
         ({"container": "x"}, "container is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers is not supported"),

@@ -35,17 +35,12 @@ def test_neither_a_proxy_of_the_environment_nor_its_passwords_are_used(
 def test_server_and_key_are_the_arguments_then_the_application_s(upstream, monkeypatch, given):
     servers = {name: upstream(text(name)) for name in ("environment", "application", "arguments")}
     app, more = flask.Flask("host"), {}
-    for name, server in servers.items():
-        match name:
-            case "environment":
-                monkeypatch.setenv("SWITCHYARD_URL", server.url)
-                monkeypatch.setenv("SWITCHYARD_KEY", name)
-            case "application":
-                app.config.update(SWITCHYARD_URL=server.url, SWITCHYARD_KEY=name)
-            case "arguments":
-                more = {"url": server.url, "key": name}
-        if name == given:
-            break
+    monkeypatch.setenv("SWITCHYARD_URL", servers["environment"].url)
+    monkeypatch.setenv("SWITCHYARD_KEY", "environment")
+    if given != "environment":
+        app.config.update(SWITCHYARD_URL=servers["application"].url, SWITCHYARD_KEY="application")
+    if given == "arguments":
+        more = {"url": servers["arguments"].url, "key": "arguments"}
     switchyard = Switchyard(app, **more)
     assert switchyard.generate("x").text == given
     assert servers[given].told("Authorization") == [f"Bearer {given}"]
