@@ -1,7 +1,5 @@
 """The format of calls, read from what a chat template writes for known calls."""
 
-import json
-
 import pytest
 
 from switchyard import engine
@@ -114,13 +112,6 @@ def test_what_cannot_be_read_has_no_format(with_template, call):
     )
     found = ChatTemplate(engine.ModelDir.read(with_template(template)))
     assert found.traits.format is None and found.fault is None
-
-
-def test_arguments_and_parameters_are_one(ask):
-    for name in ("arguments", "parameters"):
-        text = json.dumps({"name": "get_weather", name: {"city": "Rome"}})
-        assert ask("single", [text])[:2] == (ONE, "")
-        assert ask("hermes", [f"<tool_call>{text}</tool_call>"])[:2] == (ONE, "")
 
 
 def test_a_list_of_calls_needs_no_tag_at_the_beginning(ask):

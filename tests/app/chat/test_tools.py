@@ -85,11 +85,6 @@ def test_streamed_calls_begin_with_a_name_and_go_on_with_arguments(chat):
     assert [c["finish_reason"] for c in choices][-2:] == [None, "tool_calls"]
 
 
-def test_content_is_null_where_there_are_only_calls(chat):
-    message = chat(QUESTION, "\n<tool_call>", CALLS[-1], "\n").message
-    assert message["content"] is None and len(message["tool_calls"]) == 1
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("pieces", "stop_reason", "model_ends", "reason"),
@@ -257,14 +252,6 @@ def test_bare_text_has_no_room_for_calls(make_client):
         assert (response.status_code, response.json["error"]["param"]) == (400, "tools")
     response = client.post(URL, json={**asked, "tool_choice": "none"}, headers=headers)
     assert (response.status_code, response.text) == (200, "x")
-
-
-def test_a_stream_opens_with_null_content_where_the_model_may_call(chat):
-    opened = [
-        chat({**QUESTION, "stream": True, "tool_choice": choice}).deltas[0]["content"]
-        for choice in ("auto", "none")
-    ]
-    assert opened == [None, ""]
 
 
 def test_names_of_tools_with_other_characters_go_there_and_back(chat):
