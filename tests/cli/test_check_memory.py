@@ -31,43 +31,48 @@ def tables(directory, *models, more=""):
 def check(switchyard, monkeypatch):
     """On a machine with a GPU that has so many GiB free."""
 
-    def check(free, *arguments):
+    def check(free, status, *arguments):
         for module in (CHECK, gpus):
             monkeypatch.setattr(module, "has_gpu", lambda: True)
         gpu = Gpu("A GPU", (9, 0), 24 * GIB, int(free * GIB), "570.1")
         for name in ("gpus", "visible"):
             monkeypatch.setattr(gpus, name, lambda: [gpu])
-        done = switchyard("check", *arguments)
-        return done.exit_code, done.output
+        return switchyard.told(status, "check", *arguments)
 
     return check
 
 
-def test_check_says_whether_there_is_room_in_the_loaders_words(check):
-    status, output = check(20, DEMO_EXL2, "--set", "cache_tokens=4096")
-    assert status == 0 and "demo-exl2: there is room for 4096 tokens of float16 cache" in output
-    status, output = check(1, DEMO_EXL2, "--set", "cache_tokens=4096")
+@pytest.mark.parametrize(
+    ("settings", "status", "says"),
+    [
+        (["cache_tokens=4096"], 0, "demo-exl2: there is room for 4096 tokens of float16 cache"),
+        (["cache_tokens=4096", "cache_mode=Q8,Q4"], 0, "4096 tokens of Q8 cache"),
+        (["gpus=0"], 0, "✓ memory"),
+        (["gpus=0,1"], 1, "✗ model: demo-exl2: gpus names 1, but this process sees 1"),
+        (["replicas=2"], 1, "1 GPUs can't be divided equally among 2 replicas"),
+    ],
+)
+def test_check_says_what_fits_and_which_gpus_there_are_not(check, settings, status, says):
+    given = [part for setting in settings for part in ("--set", setting)]
+    assert says in check(20, status, DEMO_EXL2, *given)
+
+
+def test_check_says_that_there_is_no_room_in_the_loaders_words(check):
+    output = check(1, 1, DEMO_EXL2, "--set", "cache_tokens=4096")
     with pytest.raises(engine.ModelError) as refusal:
         config = ModelConfig(DEMO_EXL2, "name", cache_tokens=4096)
         Memory(config, measure(config)[0], [GIB - CONTEXT], 2048).caches()
-    assert status == 1 and f"✗ memory: demo-exl2: {refusal.value}" in output
-    status, output = check(1, DEMO, "--set", "device=cpu")
-    assert status == 0 and "memory" not in output
-
-
-def test_check_names_the_first_cache_that_fits(check):
-    several = ("--set", "cache_tokens=4096", "--set", "cache_mode=Q8,Q4")
-    assert "4096 tokens of Q8 cache" in check(20, DEMO_EXL2, *several)[1]
+    assert f"✗ memory: demo-exl2: {refusal.value}" in output
+    assert "memory" not in check(1, 0, DEMO, "--set", "device=cpu")
 
 
 def test_check_says_which_model_the_hosts_memory_lacks_room_for(switchyard, monkeypatch, tmp_path):
     monkeypatch.setattr(host, "free_memory", lambda: GIB)
     tables(tmp_path, ("one", DEMO, "demand", 512), ("two", DEMO, "demand", 256_000_000))
-    done = switchyard("check", "--json")
-    [finding] = [one for one in json.loads(done.output) if not one["is_good"]]
+    findings = json.loads(switchyard.told(1, "check", "--json"))
+    [finding] = [one for one in findings if not one["is_good"]]
     with pytest.raises(engine.NoRoom) as refusal:
         check_host(ModelConfig(DEMO, "two", cache_tokens=256_000_000))
-    assert done.exit_code == 1
     assert (finding["what"], finding["message"]) == ("memory", f"two: {refusal.value}")
 
 
@@ -87,10 +92,9 @@ def test_check_adds_up_the_models_that_stay(check, tmp_path, loads, without):
     [size] = Memory(config, footprints, [24 * GIB], 2048).place("float16", 2048)
     reserve = int(config.gpu_reserve * GIB)
     both = 2 * (CONTEXT + size) + reserve
-    assert check(both / GIB)[0] == 0
-    status, output = check((both - 1) / GIB)
+    check(both / GIB, 0)
+    output = check((both - 1) / GIB, int(without is not None))
     other = {"one": "two", "two": "one", None: None}[without]
-    assert status == (without is not None)
     assert (f"✗ memory: {without}: no room for the model" in output) == (without is not None)
     assert (f", beside {other}\n" in output) == (without is not None)
 
@@ -100,16 +104,10 @@ def test_check_adds_up_the_models_that_stay_in_the_hosts_memory(switchyard, monk
     tables(tmp_path, *models, more='link = "thread"\n')
     whole = needed(ModelConfig(DEMO, "one", link="thread", cache_tokens=2048))["host"]
     monkeypatch.setattr(host, "free_memory", lambda: 2 * whole)
-    assert switchyard("check").exit_code == 0
+    switchyard.told(0, "check")
     monkeypatch.setattr(host, "free_memory", lambda: 2 * whole - 1)
-    done = switchyard("check")
-    assert done.exit_code == 1
-    assert "✗ memory: two: no room" in done.output and ", beside one\n" in done.output
-
-
-def test_check_says_that_replicas_lack_gpus(check):
-    status, output = check(20, DEMO_EXL2, "--set", "replicas=2")
-    assert status == 1 and "1 GPUs can't be divided equally among 2 replicas" in output
+    output = switchyard.told(1, "check")
+    assert "✗ memory: two: no room" in output and ", beside one\n" in output
 
 
 def test_the_cache_of_different_replicas_is_that_of_the_smallest(monkeypatch):
@@ -125,13 +123,6 @@ def test_the_cache_of_different_replicas_is_that_of_the_smallest(monkeypatch):
     assert Together().on_gpus(config, footprints, 2048, False) == caches[0]
 
 
-def test_check_names_a_gpu_that_is_not_there(check):
-    status, output = check(20, DEMO_EXL2, "--set", "gpus=0")
-    assert status == 0 and "✓ memory" in output
-    status, output = check(20, DEMO_EXL2, "--set", "gpus=0,1")
-    assert status == 1 and "✗ model: demo-exl2: gpus names 1, but this process sees 1" in output
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -142,12 +133,12 @@ def test_check_names_a_gpu_that_is_not_there(check):
 )
 def test_check_finds_what_only_a_gpu_can_serve(check, switchyard, arguments, says):
     assert says in switchyard.told(1, "check", *arguments)
-    assert "✗" not in check(20, *arguments)[1]
+    assert "✗" not in check(20, 0, *arguments)
 
 
 def test_check_finds_a_download_that_was_cut_off(check, tmp_path):
     path = shutil.copytree(DEMO_EXL2, tmp_path / "model")
     file = path / "output.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    status, output = check(20, str(path))
-    assert status == 1 and "✗ model" in output and "it is cut off" in output
+    output = check(20, 1, path)
+    assert "✗ model" in output and "it is cut off" in output

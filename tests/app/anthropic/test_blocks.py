@@ -30,33 +30,29 @@ def test_thoughts_text_and_calls_are_blocks(message):
 
 def test_streamed_blocks_follow_each_other(message):
     asked = message({**HELLO, "tools": TOOLS, "stream": True}, *THINKS_AND_CALLS)
-    bodies = named_events(asked.response)
-    told = []
-    for body in bodies[1:-2]:
-        told.append((body["index"], body["type"].removeprefix("content_block_")))
-        if body["type"] == "content_block_start":
-            block = body["content_block"]
-            told[-1] += (block["type"], block.get("input"), block.get("name"))
-        elif body["type"] == "content_block_delta":
-            told[-1] += tuple(body["delta"].values())[:2]
-    [signature] = [d[3] for d in told if d[2:3] == ("signature_delta",)]
-    assert signature
-    assert told == [
-        (0, "start", "thinking", None, None),
-        (0, "delta", "thinking_delta", "One"),
-        (0, "delta", "thinking_delta", " more."),
-        (0, "delta", "signature_delta", signature),
-        (0, "stop"),
-        (1, "start", "text", None, None),
-        (1, "delta", "text_delta", "Sure."),
-        (1, "stop"),
-        (2, "start", "tool_use", {}, "add"),
-        (2, "delta", "input_json_delta", '{"a": 1,'),
-        (2, "delta", "input_json_delta", ' "b": null}'),
-        (2, "stop"),
+    _, *bodies, ending, _ = named_events(asked.response)
+    assert bodies[3]["delta"].pop("signature") and bodies[8]["content_block"].pop("id")
+    thinking = {"type": "thinking", "thinking": "", "signature": ""}
+    told = [
+        (0, "start", thinking),
+        (0, "delta", {"type": "thinking_delta", "thinking": "One"}),
+        (0, "delta", {"type": "thinking_delta", "thinking": " more."}),
+        (0, "delta", {"type": "signature_delta"}),
+        (0, "stop", None),
+        (1, "start", text("")),
+        (1, "delta", {"type": "text_delta", "text": "Sure."}),
+        (1, "stop", None),
+        (2, "start", {"type": "tool_use", "name": "add", "input": {}}),
+        (2, "delta", {"type": "input_json_delta", "partial_json": '{"a": 1,'}),
+        (2, "delta", {"type": "input_json_delta", "partial_json": ' "b": null}'}),
+        (2, "stop", None),
     ]
-    assert bodies[1]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
-    assert bodies[-2]["delta"]["stop_reason"] == "tool_use"
+    names = {"start": "content_block", "delta": "delta"}
+    assert bodies == [
+        {"type": f"content_block_{kind}", "index": index} | ({names[kind]: part} if part else {})
+        for index, kind, part in told
+    ]
+    assert ending["delta"]["stop_reason"] == "tool_use"
 
 
 def test_the_input_of_a_call_that_the_limit_cuts_off_is_what_there_is(message):
