@@ -43,6 +43,30 @@ def library(request):
     forced.LIBRARY = "exl2"
 
 
+@pytest.fixture(scope="module")
+def backend(model_path, library):
+    """The real generator over the small model."""
+    backend = forced.exl2_backend(model_path)
+    backend.open()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def opened(model_path):
+    """Opens such generators, which are closed in the end."""
+    backends = []
+
+    def opened(path=model_path, **config):
+        backends.append(forced.exl2_backend(path, **config))
+        backends[-1].open()
+        return backends[-1]
+
+    yield opened
+    for backend in backends:
+        backend.close()
+
+
 @pytest.fixture
 def link(request):
     """Where engine threads run: in this process, except for tests marked `over_all_links`."""
@@ -94,6 +118,17 @@ def make_engine(model_path, link, tmp_path):
         assert engine.close(timeout=20)
     for host in hosts:
         assert host.close(timeout=20)
+
+
+@pytest.fixture
+def directory(model_path, tmp_path):
+    """A copy of the small model that a test may damage."""
+    return shutil.copytree(model_path, tmp_path / "model")
+
+
+def edit(file, **changes):
+    """Change the top of a file of JSON."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 @pytest.fixture

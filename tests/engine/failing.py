@@ -25,3 +25,8 @@ def failing_to_enqueue(backend, **errors):
         enqueue(job)
 
     backend.enqueue = fail
+
+
+def names(param):
+    """For `pytest.raises`: whether an error is about this parameter."""
+    return lambda error: error.param == param

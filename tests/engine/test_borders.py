@@ -2,17 +2,13 @@
 
 import threading
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from switchyard import engine
 from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl.detokenizer import Detokenizer
-from switchyard.engine.config import ModelConfig
-from switchyard.engine.held import Backlog, Held
-from switchyard.engine.job import Healing
+from switchyard.engine.held import Held
 from switchyard.engine.messages import (
     Chunk,
     JobList,
@@ -22,8 +18,6 @@ from switchyard.engine.messages import (
     Stopped,
     Submit,
 )
-from switchyard.engine.sampling import Sampling
-from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending
@@ -37,98 +31,6 @@ from tests.scripted import Gate, ScriptedBackend, job
 INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
 
 # What is taken
-
-
-@pytest.mark.parametrize(
-    ("most", "param"),
-    [
-        ({"num_logprobs": 4096}, "num_logprobs"),
-        ({"prompt_logprobs": 4096}, "prompt_logprobs"),
-        ({"priority": 5}, "priority"),
-        ({"stop_token_ids": (4095,)}, "stop_token_ids"),
-        ({"prompt": (4095,)}, "prompt"),
-        ({"min_new_tokens": 3}, "min_new_tokens"),
-        ({"max_new_tokens": 2045}, "max_new_tokens"),
-    ],
-)
-def test_the_most_is_taken_and_one_more_is_not(most, param):
-    config = ModelConfig("m", "m", max_priority=5)
-    admission.check(job(**most), INFO, config)
-    [(name, value)] = most.items()
-    more = (value[0] + 1,) if isinstance(value, tuple) else value + 1
-    with pytest.raises(engine.Rejected) as told:
-        admission.check(job(**{name: more}), INFO, config)
-    assert told.value.param == param
-
-
-@pytest.mark.parametrize(
-    ("length", "asked", "param"),
-    [
-        (2047, 2, "max_new_tokens"),
-        (2048, 2, "prompt"),
-        (2048, None, "prompt"),
-        (9000, None, "prompt"),
-    ],
-)
-def test_a_prompt_that_fills_the_context_is_what_is_too_long(length, asked, param):
-    with pytest.raises(engine.PromptTooLong) as told:
-        admission.max_new_tokens(length, asked, INFO, ModelConfig("m", "m"))
-    assert told.value.param == param
-
-
-def test_a_job_leaves_room_for_the_last_guesses():
-    info = replace(INFO, num_draft_tokens=4)
-    config = ModelConfig("m", "m")
-    admission.check(job(prompt=(1,), max_new_tokens=2043), info, config)
-    with pytest.raises(engine.PromptTooLong, match="less 4 for guesses"):
-        admission.check(job(prompt=(1,), max_new_tokens=2044), info, config)
-
-
-def test_a_pair_takes_two_places_of_the_batch():
-    pair = job(negative_prompt=(1,))
-    admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=2))
-    with pytest.raises(engine.InvalidJob, match="2 of 1 places in the batch"):
-        admission.check(pair, INFO, ModelConfig("m", "m", max_batch_size=1))
-
-
-@pytest.mark.parametrize("name", ["num_logprobs", "prompt_logprobs"])
-def test_no_logprob_is_told_of_a_token_that_is_taken_back(name):
-    healed = job(healing=Healing("a", (1,)))
-    admission.check(healed, INFO, ModelConfig("m", "m"))
-    with pytest.raises(engine.InvalidJob) as told:
-        admission.check(replace(healed, **{name: 0}), INFO, ModelConfig("m", "m"))
-    assert told.value.param == "healing"
-
-
-def test_a_forced_or_biased_token_is_one_of_the_vocabulary():
-    config = ModelConfig("m", "m")
-    for name in ("banned_token_ids", "allowed_token_ids", "logit_bias"):
-
-        def of(token_id, name=name):
-            entry = (token_id, 1.0) if name == "logit_bias" else token_id
-            return job(sampling=Sampling(**{name: (entry,)}))
-
-        for token_id in (0, 4095):
-            admission.check(of(token_id), INFO, config)
-        for token_id in (-1, 4096):
-            with pytest.raises(engine.Rejected) as told:
-                admission.check(of(token_id), INFO, config)
-            assert told.value.param == name
-
-
-@pytest.mark.parametrize(
-    ("state", "error", "kind", "seconds"),
-    [
-        ("loading", None, engine.Loading, 5.0),
-        ("draining", None, engine.Draining, 10.0),
-        ("hanging", ValueError("x"), engine.Stalled, 10.0),
-        ("stopped", None, engine.Dead, 10.0),
-    ],
-)
-def test_each_refusal_says_when_to_come_again_in_seconds(state, error, kind, seconds):
-    stands = SimpleNamespace(state=state, error=error, max_jobs=lambda config: 1)
-    told = admission.refusal(stands, Backlog(), None, ModelConfig("m", "m"), 0.0)
-    assert type(told) is kind and told.retry_after == seconds
 
 
 def test_long_texts_are_taken_apart_up_to_twice_the_context(make_engine):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs, Started
 from switchyard.engine.sampling import Sampling
 from tests.engine import dense_llama
@@ -255,30 +254,6 @@ def test_a_prompt_that_fails_while_it_is_scored_fails_alone(model_path):
 
 
 # Through the engine
-
-
-@pytest.mark.parametrize(
-    "more, param",
-    [
-        ({"num_logprobs": -1}, "num_logprobs"),
-        ({"num_logprobs": 5000}, "num_logprobs"),
-        ({"prompt_logprobs": -1}, "prompt_logprobs"),
-    ],
-)
-def test_more_logprobs_than_tokens_are_rejected(make_engine, more, param):
-    with pytest.raises(engine.InvalidJob) as error:
-        make_engine(ScriptedBackend()).submit([job(**more)])
-    assert error.value.param == param
-
-
-def test_nothing_is_generated_only_for_a_prompt_to_be_scored(make_engine):
-    made = make_engine(ScriptedBackend())
-    with pytest.raises(engine.InvalidJob) as error:
-        made.submit([job("a", 0)])
-    assert error.value.param == "max_new_tokens"
-    stream = made.submit([job("a", 0, prompt_logprobs=0)])
-    while not stream.is_finished:
-        stream.take(10)
 
 
 def test_a_job_whose_scores_were_told_does_not_start_over(make_engine):

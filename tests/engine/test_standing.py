@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from switchyard import engine
-from switchyard.engine.held import Backlog, Tracked
+from switchyard.engine.held import Tracked
 from switchyard.engine.messages import (
     Hanging,
     Loaded,
@@ -19,8 +19,6 @@ from switchyard.engine.messages import (
     Stopped,
     Zombies,
 )
-from switchyard.engine.schedule import admission
-from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.standing import Past, Standing
 from switchyard.engine.stats import Stats, Totals
 from tests.scripted import job
@@ -91,25 +89,6 @@ def test_no_error_is_logged_of_an_engine_that_was_told_to_end(caplog):
     assert not caplog.records
     standing.note(Stopped(engine.DeviceLost("gone")))
     assert [record.getMessage() for record in caplog.records] == ["model tiny: gone"]
-
-
-def test_a_model_that_has_ended_as_it_should_is_told_so():
-    config = engine.ModelConfig("x", "tiny")
-    standing = Standing("tiny")
-    standing.note(Stopped(None))
-    refusal = admission.refusal(standing, Backlog(), CompletionRate(), config, 0.0, 1)
-    assert type(refusal) is engine.Dead
-    assert str(refusal) == "model tiny: the server has shut down"
-
-
-@pytest.mark.parametrize(
-    ("prompt_tokens", "asked", "param"),
-    [(2000, 49, "max_new_tokens"), (2047, 2, "max_new_tokens"), (2048, 1, "prompt")],
-)
-def test_what_does_not_fit_is_the_parameter_that_could_be_smaller(prompt_tokens, asked, param):
-    with pytest.raises(engine.PromptTooLong) as caught:
-        admission.max_new_tokens(prompt_tokens, asked, INFO, engine.ModelConfig("x", "tiny"))
-    assert caught.value.param == param
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63)])

@@ -8,7 +8,6 @@ from switchyard import engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import without_frames
 from switchyard.engine.held import Tracked
-from switchyard.engine.job import Constraint, Healing
 from switchyard.engine.links.replica import Placed, Replica
 from switchyard.engine.messages import (
     Chunk,
@@ -21,7 +20,6 @@ from switchyard.engine.messages import (
     Started,
     Zombies,
 )
-from switchyard.engine.schedule import admission
 from switchyard.engine.schedule.batch import GROW_AFTER, Batch
 from switchyard.engine.standing import Standing
 from switchyard.engine.stats import (
@@ -164,80 +162,6 @@ def test_a_batch_grows_to_its_size_and_no_further():
 
 
 # Refusals
-
-
-def test_what_may_not_be_beside_a_constraint_is_named():
-    config = ModelConfig("m", "m")
-    for name, value in (
-        ("ignore_eos", True),
-        ("min_new_tokens", 1),
-        ("healing", Healing("a", (1,))),
-    ):
-        with pytest.raises(engine.InvalidJob, match="constraint") as told:
-            admission.check(job(constraint=Constraint("x"), **{name: value}), INFO, config)
-        assert told.value.param == name
-    admission.check(job(constraint=Constraint("x"), min_new_tokens=0), INFO, config)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"negative_prompt": (1,) * 2046},
-        {"negative_prompt": (1,) * 2045, "prompt": (1,) * 2045},  # together
-        {"negative_prompt": (4096,)},
-        {"negative_prompt": (1,), "prompt_logprobs": 0},
-    ],
-    ids=["long", "pages", "vocabulary", "scored"],
-)
-def test_what_is_wrong_with_a_negative_prompt_is_its_own_fault(wrong):
-    info = replace(INFO, num_pages=15)
-    with pytest.raises(engine.Rejected) as told:
-        admission.check(job(**wrong), info, ModelConfig("m", "m"))
-    assert told.value.param == "negative_prompt"
-
-
-def test_numbers_of_what_is_too_long_are_told_as_numbers():
-    info = replace(INFO, num_pages=4, num_draft_tokens=5)
-    with pytest.raises(engine.PromptTooLong) as told:
-        admission.max_new_tokens(1000, 40, info, ModelConfig("m", "m"))
-    error = told.value
-    assert (error.prompt_tokens, error.new_tokens, error.limit) == (1000, 40, 1019)
-    assert error.is_whole and admission.max_new_tokens(1000, 19, info, ModelConfig("m", "m")) == 19
-
-
-def test_a_prompt_is_scored_without_a_new_token_and_none_but_that():
-    config = ModelConfig("m", "m")
-    for number in (0, 3):
-        admission.check(job(max_new_tokens=0, prompt_logprobs=number), INFO, config)
-    with pytest.raises(engine.InvalidJob) as told:
-        admission.check(job(max_new_tokens=0, num_logprobs=0), INFO, config)
-    assert told.value.param == "max_new_tokens"
-
-
-def test_as_many_choices_are_taken_as_there_are_places():
-    config = ModelConfig("m", "m", max_batch_size=2, max_pending=1)
-    admission.check_number(3, config.max_jobs)
-    with pytest.raises(engine.InvalidJob) as told:
-        admission.check_number(4, config.max_jobs)
-    assert told.value.param == "n"
-
-
-@pytest.mark.parametrize(
-    ("phase", "state", "kind"),
-    [
-        ("pending", "loading", engine.Loading),
-        ("pending", "hanging", engine.Stalled),
-        ("pending", "stopped", engine.Dead),
-        ("prefill", "hanging", engine.BatchFailed),
-        ("decode", "loading", engine.BatchFailed),
-        ("decode", "stopped", engine.BatchFailed),
-    ],
-)
-def test_only_a_job_that_never_began_may_be_tried_elsewhere(phase, state, kind):
-    error = admission.end(phase, state, engine.BatchFailed("it was killed"), "m")
-    assert type(error) is kind
-    assert isinstance(error, engine.Loading) or "it was killed" in str(error)
-    assert type(admission.end(phase, state, None, "m")) is engine.Closed
 
 
 def test_an_error_that_is_kept_keeps_no_frame_of_those_that_led_to_it():
