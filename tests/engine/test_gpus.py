@@ -14,6 +14,7 @@ from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.memory import gpus, residency
 from switchyard.engine.models import opening
+from tests.engine.failing import names
 
 
 @pytest.mark.parametrize(
@@ -39,22 +40,21 @@ def test_what_is_asked_for_counts(model_path, device, asked, link):
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "parts"),
+    ("device", "known", "asked", "parts"),
     [
-        (4, (), [(0, 1), (2, 3)]),
-        (2, (), [(0,), (1,)]),
-        (3, (2, 0), [(2,), (0,)]),
+        ("cuda", 4, (), [(0, 1), (2, 3)]),
+        ("cuda", 2, (), [(0,), (1,)]),
+        ("cuda", 3, (2, 0), [(2,), (0,)]),
+        ("cpu", 0, (), [(), ()]),
     ],
 )
 def test_replicas_have_processes_and_an_equal_part_of_the_gpus(
-    model_path, monkeypatch, there, asked, parts
+    there, model_path, device, known, asked, parts
 ):
-    for name in ("gpus", "visible"):
-        monkeypatch.setattr(gpus, name, lambda: [None] * there)
-    config = ModelConfig(model_path, "m", "cuda", replicas=2, gpus=asked)
+    there(known)
+    config = ModelConfig(model_path, "m", device, replicas=2, gpus=asked)
     replicas = opening.open_engine(config)._link._replicas
-    assert [one.gpus for one in replicas] == [one.link._config.gpus for one in replicas]
-    assert [one.gpus for one in replicas] == parts
+    assert [one.gpus for one in replicas] == [one.link._config.gpus for one in replicas] == parts
 
 
 def test_a_gpu_is_named_to_a_process_as_the_variable_has_it(monkeypatch):
@@ -66,58 +66,115 @@ def test_a_gpu_is_named_to_a_process_as_the_variable_has_it(monkeypatch):
 @pytest.mark.parametrize("known", [0, 1, 3])
 def test_gpus_that_replicas_can_not_share_equally_are_refused(there, known):
     there(known)
-    with pytest.raises(
-        engine.ModelError, match=f"{known} GPUs can't be divided equally among 2"
-    ) as told:
+    says = f"{known} GPUs can't be divided equally among 2"
+    with pytest.raises(engine.ModelError, match=says, check=names("replicas")):
         gpus.shares(ModelConfig("path", "m", "cuda", replicas=2))
-    assert told.value.param == "replicas"
-
-
-def test_replicas_without_gpus_have_processes(model_path):
-    on_cpu = opening.open_engine(ModelConfig(model_path, "m", "cpu", replicas=2))
-    assert len(on_cpu._link._replicas) == 2
 
 
 class Nvml:
-    """NVIDIA's library, as far as it is asked."""
+    """NVIDIA's library over so many GPUs, and a part of the first."""
 
-    def __init__(self, number, broken=()):
-        for name in ("nvmlInit_v2", "nvmlShutdown"):
-            setattr(self, name, lambda name=name: 999 if name in broken else 0)
-        self._number = number
-        self._status = 999 if "nvmlDeviceGetCount_v2" in broken else 0
+    UUIDS = (b"GPU-aa11", b"GPU-ab22", b"GPU-cc33")
+    MIG = b"MIG-dd44"
+
+    def __init__(self, number=3, broken=None):
+        self._number, self._broken = number, broken
 
     def nvmlDeviceGetCount_v2(self, reference):
         reference._obj.value = self._number
-        return self._status
+        return 999 * (self._broken == "nvmlDeviceGetCount_v2")
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, reference):
+        reference._obj.value = index.value + 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, reference):
+        reference._obj.value = 9
+        return 0 if uuid == self.MIG else 6
+
+    def nvmlDeviceGetUUID(self, device, buffer, _):
+        buffer.value = self.UUIDS[device.value - 1]
+
+    def nvmlDeviceGetMemoryInfo(self, device, reference):
+        reference._obj.free = 100 * device.value
+        reference._obj.total = 1000 * device.value
+
+    def nvmlDeviceGetName(self, device, buffer, _):
+        buffer.value = f"GPU {device.value}".encode()
+
+    def nvmlDeviceGetCudaComputeCapability(self, device, major, minor):
+        major._obj.value, minor._obj.value = 8, device.value
+
+    def nvmlSystemGetDriverVersion(self, buffer, _):
+        buffer.value = b"550.1"
+
+    def __getattr__(self, name):
+        return lambda *_: 999 * (name == self._broken)
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """That library, or none, and the variable."""
+
+    def nvml(library, visible=None):
+        def load(name):
+            if library is None:
+                raise OSError(f"{name}: cannot open shared object file")
+            return library
+
+        monkeypatch.setattr(gpus, "ctypes", SimpleNamespace(**vars(ctypes) | {"CDLL": load}))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return nvml
 
 
 @pytest.mark.parametrize(
-    ("nvml", "visible", "expected"),
+    ("library", "visible", "expected"),
     [
         (Nvml(2), None, True),
         (Nvml(2), "1", True),
         (Nvml(2), "", False),
         (Nvml(2), "-1", False),
         (Nvml(0), None, False),
-        (Nvml(1, ["nvmlInit_v2"]), None, False),
-        (Nvml(1, ["nvmlDeviceGetCount_v2"]), None, False),
+        (Nvml(1, "nvmlInit_v2"), None, False),
+        (Nvml(1, "nvmlDeviceGetCount_v2"), None, False),
         (None, None, False),
     ],
 )
-def test_a_gpu_is_there_if_its_driver_says_so(monkeypatch, nvml, visible, expected):
-    def load(name):
-        if nvml is None:
-            raise OSError("libnvidia-ml.so.1: cannot open shared object file")
-        return nvml
-
-    monkeypatch.setattr(gpus, "ctypes", SimpleNamespace(**vars(ctypes) | {"CDLL": load}))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+def test_a_gpu_is_there_if_its_driver_says_so(nvml, library, visible, expected):
+    nvml(library, visible)
     assert gpus.has_gpu() is expected
 
 
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, {0: 100, 1: 200, 2: 300}),
+        ("", {}),
+        ("-1", {}),
+        ("2,0", {0: 300, 1: 100}),
+        ("1, 7, 0", {0: 200}),  # nothing behind one that isn't there
+        ("GPU-cc33,GPU-ab", {0: 300, 1: 200}),
+        ("MIG-dd44", {0: 900}),
+        ("MIG-none,0", {}),
+        ("what", {}),
+    ],
+)
+def test_gpus_are_those_that_this_process_sees(nvml, visible, expected):
+    nvml(Nvml(), visible)
+    assert residency.free([0, 1, 2]) == expected
+    assert residency.free([1]) == {place: size for place, size in expected.items() if place == 1}
+
+
+def test_what_the_driver_tells_of_a_gpu(nvml):
+    """`doctor` and the choice of packages go by it."""
+    nvml(Nvml(), "1")
+    assert gpus.visible() == [gpus.Gpu("GPU 2", (8, 2), 2000, 200, "550.1")]
+    assert [gpu.name for gpu in gpus.gpus()] == ["GPU 1", "GPU 2", "GPU 3"]
+
+
+HIDDEN = "torch finds no CUDA device"  # for a GPU that the process may not see
 GPU = gpus.Gpu("A GPU", (9, 0), 1 << 30, 1 << 30, "470.1")
 
 
@@ -158,9 +215,8 @@ def test_gpus_that_are_there_are_taken(there, model_path):
 )
 def test_gpus_that_are_not_there_end_the_start(there, model_path, device, found, wrong, says):
     there(*found)
-    with pytest.raises(engine.ModelError, match=says) as caught:
+    with pytest.raises(engine.ModelError, match=says, check=names("gpus")):
         opening.open_engine(ModelConfig(model_path, "m", device, gpus=wrong))
-    assert caught.value.param == "gpus"
 
 
 def test_the_hosts_memory_is_told_beside_the_gpus(there):
@@ -181,9 +237,8 @@ def test_gpus_of_shared_engines_are_theirs_to_check(there, model_path):
     ids=str,
 )
 def test_gpus_that_make_no_sense_are_refused(model_path, wrong):
-    with pytest.raises(engine.ModelError) as caught:
+    with pytest.raises(engine.ModelError, check=names("gpus")):
         ModelConfig(model_path, "m", **{"gpus": (0,)} | wrong)
-    assert caught.value.param == "gpus"
 
 
 @pytest.mark.parametrize(
@@ -193,26 +248,20 @@ def test_gpus_that_make_no_sense_are_refused(model_path, wrong):
         ("auto", [GPU], "12.8", "the driver, 470.1, may be too old for its CUDA 12.8"),
         ("cuda", [GPU], None, "A GPU, that torch .* can't use"),
         ("cuda", [], "12.8", "device 'cuda': torch finds no CUDA device"),
+        ("cuda", [GPU], None, HIDDEN),
     ],
 )
 def test_a_gpu_that_torch_can_not_use_ends_the_start(
     monkeypatch, model_path, device, found, cuda, says
 ):
     monkeypatch.setattr(backends, "gpus", lambda: found)
+    is_seen = bool(found) and says != HIDDEN
     for module in (backends, gpus):
-        monkeypatch.setattr(module, "has_gpu", lambda: bool(found))
+        monkeypatch.setattr(module, "has_gpu", lambda: is_seen)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(engine.ModelError, match=says):
         backends.make_backend(ModelConfig(model_path, "name", device=device))
-
-
-def test_a_gpu_that_is_hidden_from_the_process_is_none(monkeypatch, model_path):
-    monkeypatch.setattr(backends, "gpus", lambda: [GPU])
-    monkeypatch.setattr(backends, "has_gpu", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(engine.ModelError, match="torch finds no CUDA device"):
-        backends.make_backend(ModelConfig(model_path, "name", device="cuda"))
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
