@@ -15,6 +15,7 @@ from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.loadable import adapter_files, check_loras
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
+from tests.engine.failing import names
 
 MIB = 2**20
 DEMO_EXL2 = f"{DEMO}-exl2"
@@ -52,16 +53,6 @@ def exl2_config(path):
     return config
 
 
-@pytest.mark.parametrize(
-    ("mode", "size"), [("float16", 4096), ("Q8", 2176), ("Q6", 1664), ("Q4", 1152)]
-)
-def test_a_token_takes_of_a_layer_what_exllamav2_allocates(mode, size):
-    """8 heads of 128: 1024 numbers of keys, as many of values, 64 scales of two bytes."""
-    assert MODEL.layer_cache(mode, 1) == size
-    assert MODEL.cache(mode, 256) == 2560 * size
-    assert MODEL.beside(mode, 1) == 100 * MIB + (0 if mode == "float16" else 4096)
-
-
 @pytest.mark.parametrize("mode", ["float16", "Q8", "Q6", "Q4"])
 def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, mode):
     from exllamav2 import ExLlamaV2
@@ -76,26 +67,36 @@ def test_the_formula_is_the_size_of_exllamav2s_own_tensors(loader, model_path, m
     assert footprint.beside(mode, 512) - footprint.fixed == sum(scratch)
 
 
-def test_the_weights_are_those_of_the_files_but_for_the_embedding(model_path):
-    from safetensors import safe_open
-
-    [footprint], _ = measure(ModelConfig(model_path, "name"))
-    with safe_open(f"{model_path}/model.safetensors", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    del tensors["model.embed_tokens.weight"]
-    assert footprint.weights == pytest.approx(
-        sum(t.numel() * 2 for t in tensors.values()), rel=0.01
-    )
+MODES = ("float16", "Q8", "Q4")
+AUTO = {"cache_tokens": "auto"}
 
 
-def test_the_first_mode_that_has_room_is_taken():
-    modes = ("float16", "Q8", "Q4")
-    # 1000 MiB of weights, 100 beside; 16384 tokens: 640 MiB, quantized 340 + 64, 180 + 64.
-    assert memory(3, cache_mode=modes).caches()[0] == ("float16", 16384)
-    assert memory(2.1, cache_mode=modes).caches() == [("Q8", 16384), ("Q4", 16384)]
-    assert memory(1.9, cache_mode=modes).caches() == [("Q4", 16384)]
-    with pytest.raises(engine.ModelError):
-        memory(1.7, cache_mode=modes).caches()
+@pytest.mark.parametrize(
+    ("free", "config", "expected"),
+    [
+        # 1000 MiB of weights, 100 beside; 16384 tokens: 640 MiB, quantized 340 + 64, 180 + 64.
+        (3, {"cache_mode": MODES}, [(mode, 16384) for mode in MODES]),
+        (2.1, {"cache_mode": MODES}, [("Q8", 16384), ("Q4", 16384)]),
+        (1.9, {"cache_mode": MODES}, [("Q4", 16384)]),
+        (300, {**AUTO, "max_batch_size": 2}, [("float16", 8192)]),  # all that a batch can use
+        (24, {**AUTO, "max_batch_size": 1, "cache_mode": MODES}, [(mode, 4096) for mode in MODES]),
+    ],
+)
+def test_the_modes_that_have_room_are_tried_in_their_order(free, config, expected):
+    assert memory(free, **config).caches() == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "config", "told"),
+    [
+        (1.7, {"cache_mode": MODES}, "cache_mode Q4 with cache_tokens"),
+        (1.5, {"cache_mode": MODES}, r"0\.2 GiB of cache \(Q4, 16384 tokens\)"),
+        (1.5, {**AUTO, "cache_mode": ("float16", "Q4")}, "No cache would fit"),
+    ],
+)
+def test_what_has_no_room_is_refused_by_the_smallest_cache_that_is_allowed(free, config, told):
+    with pytest.raises(engine.NoRoom, match=told):
+        memory(free, **config).caches()
 
 
 def test_a_refusal_says_what_would_fit():
@@ -115,17 +116,6 @@ def test_a_refusal_says_what_would_fit():
     assert "cache_mode Q4 with cache_tokens 16384" in message
 
 
-def test_a_refusal_reckons_with_the_smallest_cache_that_is_allowed():
-    with pytest.raises(engine.NoRoom) as caught:
-        memory(1.5, cache_mode=("float16", "Q4")).caches()
-    assert "0.2 GiB of cache (Q4, 16384 tokens)" in str(caught.value)
-
-
-def test_weights_without_room_are_refused_whatever_the_cache():
-    with pytest.raises(engine.ModelError, match="No cache would fit"):
-        memory(1.5, cache_tokens="auto", cache_mode=("float16", "Q4")).caches()
-
-
 def test_auto_takes_what_is_left():
     [(mode, tokens)] = memory(3, cache_tokens="auto").caches()
     assert mode == "float16" and tokens % 256 == 0
@@ -133,15 +123,10 @@ def test_auto_takes_what_is_left():
     assert room - 256 * 40960 < tokens * 40960 <= room
 
 
-def test_auto_takes_no_more_than_the_batch_can_use():
-    assert memory(300, cache_tokens="auto", max_batch_size=2).caches() == [("float16", 8192)]
-
-
 def test_auto_prefers_a_mode_that_holds_a_whole_context():
-    modes = ("float16", "Q8", "Q4")
-    found = memory(2.1, cache_tokens="auto", cache_mode=modes, context=15000).caches()
+    found = memory(2.1, cache_mode=MODES, context=15000, **AUTO).caches()
     assert [mode for mode, _ in found] == ["Q8", "Q4"]
-    [(mode, tokens)] = memory(2.1, cache_tokens="auto", cache_mode=modes, context=90000).caches()
+    [(mode, tokens)] = memory(2.1, cache_mode=MODES, context=90000, **AUTO).caches()
     assert mode == "Q4" and 20000 < tokens < 90000
 
 
@@ -243,49 +228,40 @@ def spread(loader, monkeypatch):
     return spread
 
 
+SMALL = "one GPU gets too small a part"
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("wrong", "message"),
     [
-        ({"intermediate_size": 500}, "can't spread LlamaForCausalLM over GPUs: its intermediate_"),
-        ({"partial_rotary_factor": 0.5}, "its partial_rotary_factor is"),
-        ({"head_dim": 32}, "its heads together are not as wide"),
-        ({"use_qk_norm": True}, "it has norms of queries"),
+        *(
+            ({"changes": {name: value}}, message)
+            for name, value, message in (
+                ("intermediate_size", 500, "can't spread LlamaForCausalLM over GPUs: its inter"),
+                ("partial_rotary_factor", 0.5, "its partial_rotary_factor is"),
+                ("head_dim", 32, "its heads together are not as wide"),
+                ("use_qk_norm", True, "it has norms of queries"),
+            )
+        ),
+        ({"keys": {"norm_1_post": ".post_self_attn_layernorm"}}, "it has norms after its layers"),
+        ({"num_gpus": 1}, "needs two GPUs"),
+        ({"num_gpus": 4}, "2 key/value heads are too few for 4 GPUs"),
+        ({"gpu_split": (3, 0)}, "needs two GPUs"),
+        # 128 of its 256 hidden sizes; ExLlamaV2 gives none or 256
+        ({}, rf"with 3\.5 \+ 3\.5 GiB, {SMALL}"),
+        ({"num_gpus": 4, "gpu_split": (1, 2)}, rf"with 1\.0 \+ 2\.0 GiB, {SMALL}"),
+        ({"gpu_split": (0.01, 0.01)}, rf"with 0\.0 \+ 0\.0 GiB, {SMALL}"),  # only the cache
     ],
+    ids=str,
 )
-def test_a_model_that_cannot_be_spread_is_refused(spread, changes, message):
+def test_a_model_that_cannot_be_spread_is_refused(spread, wrong, message):
     with pytest.raises(engine.ModelError, match=message):
-        spread(changes=changes)
-
-
-def test_a_model_with_norms_behind_its_layers_cannot_be_spread(spread):
-    with pytest.raises(engine.ModelError, match="it has norms after its layers"):
-        spread(keys={"norm_1_post": ".post_self_attn_layernorm"})
+        spread(**wrong)
 
 
 def test_what_is_not_exl2_cannot_be_spread(spread, model_path):
     with pytest.raises(engine.ModelError, match="only for EXL2 models"):
         spread(path=model_path)
-
-
-def test_each_gpu_needs_a_share(spread):
-    with pytest.raises(engine.ModelError, match="needs two GPUs"):
-        spread(1)
-    with pytest.raises(engine.ModelError, match="2 key/value heads are too few for 4 GPUs"):
-        spread(4)
-    with pytest.raises(engine.ModelError, match="needs two GPUs"):
-        spread(gpu_split=(3, 0))
-    with pytest.raises(
-        engine.ModelError, match=r"with 3\.5 \+ 3\.5 GiB, one GPU gets too small a part"
-    ):
-        spread()  # 128 of its 256 hidden sizes; ExLlamaV2 gives none or 256
-    with pytest.raises(
-        engine.ModelError, match=r"with 1\.0 \+ 2\.0 GiB, one GPU gets too small a part"
-    ):
-        spread(4, gpu_split=(1, 2))
-    with pytest.raises(
-        engine.ModelError, match=r"with 0\.0 \+ 0\.0 GiB, one GPU gets too small a part"
-    ):
-        spread(gpu_split=(0.01, 0.01))  # nothing but the cache
 
 
 def test_the_logits_of_a_vocabulary_of_any_size_have_room(loader, tmp_path):
@@ -311,17 +287,6 @@ def test_without_flash_attn_one_job_at_a_time_is_warned_of(loader, model_path, m
             loader.load(ModelConfig(model_path, "name", **setting))
 
 
-def test_a_lora_that_is_not_there_is_told_before_the_model_is_loaded(
-    loader, model_path, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(loader.module, "_load", None)
-    lora = engine.Lora(str(tmp_path), "terse")
-    for name in ("adapter_config.json", "other.safetensors"):
-        with pytest.raises(engine.ModelError, match=r"LoRA terse: .* has no adapter_config\.json"):
-            loader.load(ModelConfig(model_path, "name", loras=(lora,)))
-        (tmp_path / name).write_text("{}")
-
-
 CONFIG, BIN, WEIGHTS = "adapter_config.json", "adapter_model.bin", "adapter_model.safetensors"
 
 
@@ -335,18 +300,22 @@ CONFIG, BIN, WEIGHTS = "adapter_config.json", "adapter_model.bin", "adapter_mode
         ((CONFIG,), None),
     ],
 )
-def test_a_lora_has_a_configuration_and_one_file_of_weights(tmp_path, there, read):
+def test_a_lora_has_a_configuration_and_one_file_of_weights(
+    loader, model_path, monkeypatch, tmp_path, there, read
+):
+    monkeypatch.setattr(loader.module, "_load", None)  # nothing is loaded before
     lora = engine.Lora(str(tmp_path), "terse")
-    config = ModelConfig("path", "name", "cuda", loras=(lora,))
+    config = ModelConfig(model_path, "name", "cuda", loras=(lora,))
     for name in there:
         (tmp_path / name).write_text("{}")
-    if read is None:
-        with pytest.raises(engine.ModelError, match=r"terse: .* has no adapter_config") as told:
-            check_loras(config)
-        assert told.value.param == "loras"
-    else:
+    if read is not None:
         check_loras(config)
         assert [file.name for file in adapter_files(lora)] == read
+        return
+    for check in (check_loras, loader.load):
+        told = r"LoRA terse: .* has no adapter_config\.json"
+        with pytest.raises(engine.ModelError, match=told, check=names("loras")):
+            check(config)
 
 
 def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_path):
@@ -379,11 +348,6 @@ def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_
 def test_what_is_for_gpus_is_refused_without_one(model_path, setting):
     from switchyard.engine.backends import make_backend
 
-    with pytest.raises(engine.ModelError, match=next(iter(setting))) as refused:
+    [name] = setting
+    with pytest.raises(engine.ModelError, match=name, check=names(name)):
         make_backend(ModelConfig(model_path, "name", device="cpu", **setting))
-    assert refused.value.param == next(iter(setting))
-
-
-def test_all_modes_that_hold_a_whole_context_are_tried_also_where_that_is_the_most():
-    one = memory(24, max_batch_size=1, cache_tokens="auto", cache_mode=("float16", "Q8"))
-    assert one.caches() == [("float16", 4096), ("Q8", 4096)]

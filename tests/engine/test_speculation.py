@@ -14,12 +14,15 @@ from safetensors.torch import load_file, save_file
 from switchyard import engine
 from switchyard.engine.backends.exl2.guessing.guesses import Guesses
 from switchyard.engine.grammar import constraints
-from switchyard.engine.messages import Failed, Finished, Loaded
+from switchyard.engine.messages import Failed, Finished
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.sampling import Sampling
+from switchyard.engine.schedule import admission
 from tests.conftest import DEMO
+from tests.engine.conftest import edit
 from tests.engine.exl2.drive import free_pages
+from tests.engine.failing import names
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_logprobs import told
 from tests.scripted import job
@@ -64,14 +67,11 @@ def expected(plain):
     return functools.cache(lambda *jobs: texts(plain, jobs))
 
 
-def test_a_job_has_room_for_its_guesses_too():
-    backend = exl2_backend(DEMO, ngram_draft=True, cache_tokens=512)
-    num_drafts = backend.open().num_draft_tokens
-    assert num_drafts > 0
-    prompt = (1,) * (512 - 1 - num_drafts)
+def test_a_job_has_room_for_its_guesses_too(opened):
+    backend = opened(DEMO, ngram_draft=True, num_draft_tokens=3, cache_tokens=512)
+    prompt = (1,) * (512 - 1 - 3)
     assert backend.has_room(job("a", 1, prompt=prompt))
     assert not backend.has_room(job("a", 1, prompt=(*prompt, 1)))
-    backend.close()
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -109,16 +109,11 @@ def text_jobs(sampling=GREEDY, **more):
 
 
 def texts(backend, jobs):
-    events = run(backend, *jobs)
-    assert all(isinstance(events[one.identifier][-1], Finished) for one in jobs), events
+    ends = {name: ending(events) for name, events in run(backend, *jobs).items()}
+    assert all(isinstance(end.last, Finished) for end in ends.values()), ends
     return {
-        one.identifier: (
-            ending(events[one.identifier]).text,
-            events[one.identifier][-1].finish_reason,
-            events[one.identifier][-1].new_tokens,
-            events[one.identifier][-1].stop_reason,
-        )
-        for one in jobs
+        name: (end.text, end.last.finish_reason, end.last.new_tokens, end.last.stop_reason)
+        for name, end in ends.items()
     }
 
 
@@ -162,13 +157,11 @@ def test_steps_are_timed(guessing, monkeypatch):
     assert 0 < min(took) <= sum(took) <= time.perf_counter() - begin
 
 
-def test_guesses_that_were_wrong_are_told_at_a_cancel(model_path):
-    backend = exl2_backend(model_path, logits=lambda t: {9: 0.0}, ngram_draft=True)
-    backend.open()
+def test_guesses_that_were_wrong_are_told_at_a_cancel(opened):
+    backend = opened(logits=lambda t: {9: 0.0}, ngram_draft=True)
     backend.enqueue(job("a", 20, prompt=(1, 2, 3, 7, 8, 1, 2, 3)))
     backend.iterate()
     [*_, end] = backend.cancel("a")
-    backend.close()
     assert (end.new_tokens, end.accepted_tokens) == (1, 0)
     assert end.draft_tokens > 0
 
@@ -210,25 +203,18 @@ def test_stop_strings_logprobs_and_forms_are_kept(plain, expected, guessing):
 
 
 def test_a_pair_beside_others_suspends_guessing(expected, guessing):
-    guided = replace(GREEDY, cfg_scale=2.0)
-    pair = job(
-        "pair",
-        60,
-        prompt=conversation(QUESTIONS[1]),
-        negative_prompt=conversation(QUESTIONS[0]),
-        sampling=guided,
-        ignore_eos=True,
-    )
     first, *others = text_jobs()
+    guided = replace(GREEDY, cfg_scale=2.0)
+    more = {"negative_prompt": first.prompt, "sampling": guided, "ignore_eos": True}
+    pair = job("pair", 60, prompt=others[0].prompt, **more)
     jobs = [first, pair, *others]
     assert texts(guessing, jobs) == expected(*jobs)
     assert free_pages(guessing) == guessing._generator.max_pages
 
 
-def test_a_draft_model_keeps_up_while_guessing_is_suspended():
+def test_a_draft_model_keeps_up_while_guessing_is_suspended(opened):
     """With itself for a draft model, both caches must hold the same, but for the pair's tokens."""
-    backend = exl2_backend(DEMO, max_batch_size=8, draft_model=DEMO)
-    backend.open()
+    backend = opened(DEMO, max_batch_size=8, draft_model=DEMO)
     prompts = [conversation(text) for text in QUESTIONS]
     pair = job(
         "pair", 10, prompt=prompts[1], negative_prompt=prompts[0], sampling=Sampling(cfg_scale=2.0)
@@ -245,7 +231,6 @@ def test_a_draft_model_keeps_up_while_guessing_is_suspended():
         for ours, drafts in zip(generator.cache.states, generator.draft_cache.states, strict=True):
             torch.testing.assert_close(ours[0, tokens], drafts[0, tokens], atol=1e-3, rtol=1e-3)
     assert num_tokens > len(long.prompt) + 60
-    backend.close()
 
 
 def test_jobs_that_fail_or_leave_take_nothing_along(expected, guessing):
@@ -261,7 +246,7 @@ def test_jobs_that_fail_or_leave_take_nothing_along(expected, guessing):
     assert texts(guessing, jobs) == expected(*jobs)
 
 
-def test_a_step_that_fails_is_tried_again(noisy, expected):
+def test_a_step_that_fails_is_tried_again(opened, expected):
     """The repair of the page table must take back the guesses, too."""
     failures = iter(())
 
@@ -273,17 +258,15 @@ def test_a_step_that_fails_is_tried_again(noisy, expected):
 
         return fail_twice
 
-    backend = exl2_backend(DEMO, wrap=wrap, max_batch_size=8, ngram_draft=True)
-    backend.open()
+    backend = opened(DEMO, wrap=wrap, max_batch_size=8, ngram_draft=True)
     failures = iter([False] * 3 + [True] + [False] * 2 + [True])
     jobs = text_jobs()
     assert texts(backend, jobs) == expected(*jobs)
     assert next(failures, None) is None
     assert free_pages(backend) == backend._generator.max_pages
-    backend.close()
 
 
-def test_pages_hold_no_more_than_was_computed_where_a_step_fails(model_path):
+def test_pages_hold_no_more_than_was_computed_where_a_step_fails(opened):
     """Or the job would not get beyond the page's border."""
 
     def before(input_ids, is_prefill):
@@ -291,8 +274,7 @@ def test_pages_hold_no_more_than_was_computed_where_a_step_fails(model_path):
             raise failing.pop()
 
     failing = []
-    backend = exl2_backend(model_path, logits=lambda t: {7: 0.0}, before=before, ngram_draft=True)
-    backend.open()
+    backend = opened(logits=lambda t: {7: 0.0}, before=before, ngram_draft=True)
     backend.enqueue(job("a", 300))
     for _ in range(9):
         backend.iterate()
@@ -306,7 +288,6 @@ def test_pages_hold_no_more_than_was_computed_where_a_step_fails(model_path):
     while backend.num_jobs:
         events += backend.iterate()
     assert events[-1].new_tokens == 300
-    backend.close()
 
 
 def test_any_traffic_gives_the_texts_that_there_are_without(expected, guessing):
@@ -331,65 +312,59 @@ def test_any_traffic_gives_the_texts_that_there_are_without(expected, guessing):
 
 def test_the_context_ends_where_guesses_would_pass_it(model_path):
     backend = exl2_backend(model_path, max_seq_len=256, ngram_draft=True, num_draft_tokens=7)
-    info = backend.open()
-    assert info.num_draft_tokens == 7
-    made = engine.Engine(backend._config, lambda deliver: None)
-    made.deliver([Loaded(info)])
-    with pytest.raises(engine.PromptTooLong, match="less 7 for guesses"):
-        made.max_new_tokens(100, 150)
-    assert made.max_new_tokens(100, 149) == 149
-    one = job("x", 149, prompt=tuple(range(300, 400)), sampling=GREEDY, ignore_eos=True)
-    assert run(backend, one)["x"][-1].new_tokens == 149
+    most = admission.max_new_tokens(100, None, backend.open(), backend._config)
+    one = job("x", most, prompt=tuple(range(300, 400)), sampling=GREEDY, ignore_eos=True)
+    assert run(backend, one)["x"][-1].new_tokens == most == 256 - 100 - 7
     backend.close()
 
 
-def test_a_draft_model_may_have_more_rows_than_the_model_has_tokens(expected, noisy, tmp_path):
+def test_a_draft_model_may_have_more_rows_than_the_model_has_tokens(
+    opened, expected, noisy, tmp_path
+):
     """What it guesses there is wrong, and no more: often, since those rows' logits are doubled."""
     path = shutil.copytree(noisy, tmp_path / "wide")
-    config = json.loads((path / "config.json").read_text())
-    size = config["vocab_size"]
-    (path / "config.json").write_text(json.dumps({**config, "vocab_size": size + 64}))
+    edit(path / "config.json", vocab_size=ModelDir.read(noisy).config["vocab_size"] + 64)
     weights = load_file(path / "model.safetensors")
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         weights[name] = torch.cat((weights[name], 2 * weights[name][:64]))
     save_file(weights, path / "model.safetensors")
-    backend = exl2_backend(DEMO, max_batch_size=8, draft_model=str(path))
-    backend.open()
-    try:
-        assert texts(backend, text_jobs()) == expected(*text_jobs())
-    finally:
-        backend.close()
+    backend = opened(DEMO, max_batch_size=8, draft_model=str(path))
+    assert texts(backend, text_jobs()) == expected(*text_jobs())
 
 
-@pytest.mark.parametrize("change", ["vocabulary", "size", "context"])
-def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change):
+def swap(path):
+    model = json.loads((path / "tokenizer.json").read_text())["model"]
+    a, b = list(model["vocab"])[100:102]
+    model["vocab"] |= {a: model["vocab"][b], b: model["vocab"][a]}
+    edit(path / "tokenizer.json", model=model)
+
+
+SIZE, OTHERS = ModelDir.read(DEMO).config["vocab_size"], "tokens differ from the main model's"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (swap, OTHERS),
+        (lambda path: edit(path / "config.json", vocab_size=SIZE - 1), OTHERS),
+        (
+            lambda path: edit(path / "config.json", max_position_embeddings=1024),
+            "draft model was made for 1024 tokens",
+        ),
+    ],
+    ids=["vocabulary", "size", "context"],
+)
+def test_a_draft_model_that_does_not_match_is_refused(noisy, tmp_path, change, message):
     path = shutil.copytree(noisy, tmp_path / "other")
-    if change == "context":
-        config = json.loads((path / "config.json").read_text()) | {"max_position_embeddings": 1024}
-        (path / "config.json").write_text(json.dumps(config))
-        message = "draft model was made for 1024 tokens"
-    elif change == "size":
-        config = json.loads((path / "config.json").read_text())
-        config["vocab_size"] -= 1
-        (path / "config.json").write_text(json.dumps(config))
-        message = "tokens differ from the main model's"
-    else:
-        tokenizer = json.loads((path / "tokenizer.json").read_text())
-        vocabulary = tokenizer["model"]["vocab"]
-        a, b = list(vocabulary)[100:102]
-        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
-        (path / "tokenizer.json").write_text(json.dumps(tokenizer))
-        message = "tokens differ from the main model's"
-    with pytest.raises(engine.ModelError, match=message) as caught:
+    change(path)
+    with pytest.raises(engine.ModelError, match=message, check=names("draft_model")):
         exl2_backend(DEMO, draft_model=str(path)).open()
-    assert caught.value.param == "draft_model"
 
 
-def test_a_draft_model_has_the_lengths_of_its_model(model_path):
-    backend = exl2_backend(model_path, draft_model=model_path, max_seq_len=512)
-    backend.open()
-    draft, own = backend._loaded.draft_model.config, backend._loaded.model.config
-    backend.close()
-    assert draft.max_seq_len == own.max_seq_len == 512
-    assert draft.max_input_len == own.max_input_len
-    assert draft.max_batch_size == own.max_batch_size
+def test_a_draft_model_has_the_lengths_of_its_model(opened, model_path):
+    loaded = opened(draft_model=model_path, max_seq_len=512)._loaded
+    draft, own = (
+        (config.max_seq_len, config.max_input_len, config.max_batch_size)
+        for config in (loaded.draft_model.config, loaded.model.config)
+    )
+    assert draft == own and own[0] == 512
