@@ -29,35 +29,33 @@ SWITCHED_OFF = {
 }
 
 
+def sampled(rows, num_listed=0, **arguments):
+    """What the function writes for rows of logits (tokens, their probabilities, the listed tokens
+    and theirs) and returns.
+    """
+    rows = torch.as_tensor(rows, dtype=torch.float32)
+    rows = rows.view(-1, 1, rows.shape[-1])
+    shape, listed = (len(rows), 1), (len(rows), 1, num_listed)
+    outputs = {
+        "output_tokens": torch.empty(shape, dtype=torch.long),
+        "output_probs": torch.empty(shape),
+        "output_ktokens": torch.empty(listed, dtype=torch.long) if num_listed else NONE,
+        "output_kprobs": torch.empty(listed) if num_listed else NONE,
+    }
+    mus = extension.sample_basic(rows, **outputs, **(SWITCHED_OFF | arguments))
+    return *(one.flatten().tolist() for one in outputs.values() if one is not NONE), mus
+
+
 def sample(logits, **arguments):
     """Token and probability of one row of logits."""
-    tokens, probs = torch.empty((1, 1), dtype=torch.long), torch.empty((1, 1))
-    extension.sample_basic(
-        torch.as_tensor(logits, dtype=torch.float32).view(1, 1, -1),
-        output_tokens=tokens,
-        output_probs=probs,
-        output_ktokens=NONE,
-        output_kprobs=NONE,
-        **(SWITCHED_OFF | arguments),
-    )
-    return tokens.item(), probs.item()
+    [token], [prob], _ = sampled(logits, **arguments)
+    return token, prob
 
 
 def distribution(logits, **arguments):
     """{token: probability} of all that can be drawn."""
-    logits = torch.as_tensor(logits, dtype=torch.float32).view(1, 1, -1)
-    size = logits.shape[-1]
-    tokens, probs = torch.empty((1, 1, size), dtype=torch.long), torch.empty((1, 1, size))
-    extension.sample_basic(
-        logits,
-        output_tokens=torch.empty((1, 1), dtype=torch.long),
-        output_probs=torch.empty((1, 1)),
-        output_ktokens=tokens,
-        output_kprobs=probs,
-        **(SWITCHED_OFF | arguments),
-    )
-    pairs = zip(tokens.flatten().tolist(), probs.flatten().tolist(), strict=True)
-    return {token: prob for token, prob in pairs if prob > 0}
+    *_, tokens, probs, _ = sampled(logits, len(logits), **arguments)
+    return {token: prob for token, prob in zip(tokens, probs, strict=True) if prob > 0}
 
 
 def softmax(logits):
@@ -65,13 +63,12 @@ def softmax(logits):
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize("arguments", [{"top_k": 1}, {"temperature": 0.0}])
-def test_greedy_takes_the_first_of_the_largest_logits(arguments):
-    assert sample([0.0, 3.0, -1.0, 3.0], random=0.9, **arguments) == (1, 1.0)
-
-
-def test_a_temperature_of_0_that_comes_last_is_greedy():
-    assert sample([0.0, 3.0, 2.9], post_temperature=0.0, random=0.9) == (1, 1.0)
+@pytest.mark.parametrize(
+    ("greedy", "last"),
+    [({"top_k": 1}, 3.0), ({"temperature": 0.0}, 3.0), ({"post_temperature": 0.0}, 2.9)],
+)
+def test_greedy_takes_the_first_of_the_largest_logits(greedy, last):
+    assert sample([0.0, 3.0, -1.0, last], random=0.9, **greedy) == (1, 1.0)
 
 
 @pytest.mark.parametrize("size", [3, 256, 257, 1000])
@@ -120,23 +117,28 @@ def test_only_what_the_filter_allows_is_drawn():
     assert drawn == {t: pytest.approx(p) for t, p in zip([7, 20, 41], expected, strict=True)}
 
 
-@pytest.mark.parametrize("greedy", [{}, {"top_k": 1}])
-@pytest.mark.parametrize("bad", [[math.nan, 1.0], [math.inf, 1.0], [-math.inf, -math.inf]])
-def test_logits_that_nothing_can_be_drawn_from_are_an_error(bad, greedy):
+NOTHING = {"logit_filter": torch.zeros((1, 2), dtype=torch.bool)}
+
+
+@pytest.mark.parametrize("more", [{}, {"top_k": 1}])
+@pytest.mark.parametrize(
+    ("bad", "filtered"),
+    [
+        *(([value, 1.0], {}) for value in (math.nan, math.inf)),
+        ([-math.inf, -math.inf], {}),
+        ([1.0, 2.0], NOTHING),
+    ],
+    ids=["nan", "inf", "-inf", "filter"],
+)
+def test_logits_that_nothing_can_be_drawn_from_are_an_error(bad, filtered, more):
     with pytest.raises(RuntimeError, match="no token can be drawn"):
-        sample(bad, **greedy)
+        sample(bad, **filtered, **more)
 
 
-def test_a_filter_that_allows_nothing_is_an_error():
-    with pytest.raises(RuntimeError, match="no token can be drawn"):
-        sample([1.0, 2.0], logit_filter=torch.zeros((1, 2), dtype=torch.bool))
-
-
-def test_a_parameter_that_is_not_a_number_is_an_error():
+@pytest.mark.parametrize("wrong", [{"temperature": None}, {"top_k": 1.5}], ids=str)
+def test_a_parameter_that_is_not_a_number_is_an_error(wrong):
     with pytest.raises(TypeError):
-        sample([1.0, 2.0], temperature=None)
-    with pytest.raises(TypeError):
-        sample([1.0, 2.0, 3.0], top_k=1.5)
+        sample([1.0, 2.0, 3.0], **wrong)
 
 
 def kept_ids(probs, **arguments):
@@ -153,34 +155,27 @@ def test_top_k_keeps_the_likeliest():
     assert kept_ids(probs[:5] / probs[:5].sum(), top_k=9) == [0, 1, 2, 3, 4]
 
 
-def test_top_p_leaves_out_the_token_that_crosses_the_limit_and_keeps_smaller_ones():
-    assert kept_ids(np.array([0.45, 0.40, 0.10, 0.05]), top_p=0.8) == [0, 2, 3]
-    assert kept_ids(np.array([0.9, 0.06, 0.04]), top_p=0.5) == [0]
-    assert kept_ids(np.array([0.4, 0.6]), top_p=0.3) == [1]
+SPREAD = [0.1, 0.5, 0.2, 0.16, 0.04]
 
 
-def test_min_p_keeps_what_is_likely_enough_compared_to_the_likeliest():
-    assert kept_ids(np.array([0.1, 0.5, 0.2, 0.16, 0.04]), min_p=0.35) == [1, 2]
-
-
-def test_top_a_keeps_what_is_likely_enough_compared_to_the_square_of_the_likeliest():
-    assert kept_ids(np.array([0.1, 0.5, 0.2, 0.16, 0.04]), top_a=0.6) == [1, 2, 3]
-
-
-def test_all_candidates_over_a_threshold_means_no_other():
-    assert kept_ids(np.array([0.3, 0.3, 0.25, 0.15]), top_k=3, min_p=0.1) == [0, 1, 2]
-
-
-def test_tail_free_sampling_cuts_where_the_curve_of_probabilities_flattens():
-    # Second differences .25, .05, .01 of .31 in all: .81, .97, 1 of it, cumulatively.
-    probs = np.array([0.05, 0.5, 0.2, 0.15, 0.1])
-    curve = [abs(0.5 - 0.4 + 0.15), abs(0.2 - 0.3 + 0.1), abs(0.15 - 0.2 + 0.05)]
-    assert curve[0] / sum(curve) > 0.9
-    assert kept_ids(probs, tfs=0.9) == [1]
-    probs = np.array([0.02, 0.48, 0.3, 0.15, 0.05])
-    curve = [abs(0.48 - 0.6 + 0.15), abs(0.3 - 0.3 + 0.05), abs(0.15 - 0.1 + 0.02)]
-    assert curve[0] / sum(curve) < 0.5 < sum(curve[:2]) / sum(curve)
-    assert kept_ids(probs, tfs=0.5) == [1, 2]
+@pytest.mark.parametrize(
+    ("arguments", "probs", "kept"),
+    [
+        # What crosses the limit is left out, and smaller ones are kept.
+        ({"top_p": 0.8}, [0.45, 0.40, 0.10, 0.05], [0, 2, 3]),
+        ({"top_p": 0.5}, [0.9, 0.06, 0.04], [0]),
+        ({"top_p": 0.3}, [0.4, 0.6], [1]),
+        ({"min_p": 0.35}, SPREAD, [1, 2]),
+        ({"top_a": 0.6}, SPREAD, [1, 2, 3]),  # of the square of the likeliest
+        ({"top_k": 3, "min_p": 0.1}, [0.3, 0.3, 0.25, 0.15], [0, 1, 2]),  # all are over it
+        # Second differences .25, 0, 0: all of it at once. Then .03, .05, .07: .2, .53, 1 of it.
+        ({"tfs": 0.9}, [0.05, 0.5, 0.2, 0.15, 0.1], [1]),
+        ({"tfs": 0.5}, [0.02, 0.48, 0.3, 0.15, 0.05], [1, 2]),
+    ],
+    ids=str,
+)
+def test_what_each_filter_keeps(arguments, probs, kept):
+    assert kept_ids(np.array(probs), **arguments) == kept
 
 
 def test_typical_sampling_prefers_expected_surprise_to_likelihood():
@@ -193,14 +188,9 @@ def test_typical_sampling_prefers_expected_surprise_to_likelihood():
 
 
 def test_mirostat_drops_surprising_tokens_and_adjusts_its_mu():
-    tokens, probs = torch.empty((1, 1), dtype=torch.long), torch.empty((1, 1))
-    logits = torch.tensor(np.log([0.2, 0.5, 0.3]), dtype=torch.float32).view(1, 1, -1)
-    arguments = SWITCHED_OFF | {"mirostat": True, "mirostat_mu": [2.0], "random": 0.99}
-    outputs = {"output_tokens": tokens, "output_probs": probs}
-    mus = extension.sample_basic(
-        logits, output_ktokens=NONE, output_kprobs=NONE, **outputs, **arguments
-    )
-    assert (tokens.item(), probs.item()) == (2, pytest.approx(0.375))  # 0.2 is below 2 ** -2
+    arguments = {"mirostat": True, "mirostat_mu": [2.0], "random": 0.99}
+    [token], [prob], mus = sampled(np.log([0.2, 0.5, 0.3]), **arguments)
+    assert (token, prob) == (2, pytest.approx(0.375))  # 0.2 is below 2 ** -2
     assert mus == [pytest.approx(2.0 + 0.1 * (1.5 + math.log2(0.375)))]
 
 
@@ -250,33 +240,15 @@ def test_skew_moves_the_draw_along_the_likeliest_first():
 
 
 def test_the_likeliest_are_listed_and_filled_up_with_other_ids_at_probability_0():
-    tokens, probs = torch.empty((1, 1, 4), dtype=torch.long), torch.empty((1, 1, 4))
-    extension.sample_basic(
-        torch.tensor([[[0.0, 3.0, 1.0, 2.0, -1.0]]]),
-        output_tokens=torch.empty((1, 1), dtype=torch.long),
-        output_probs=torch.empty((1, 1)),
-        output_ktokens=tokens,
-        output_kprobs=probs,
-        **(SWITCHED_OFF | {"top_k": 2}),
-    )
-    expected = softmax([3.0, 2.0])
-    assert tokens.flatten().tolist() == [1, 3, 0, 2]
-    assert probs.flatten().tolist() == [*map(pytest.approx, expected), 0.0, 0.0]
+    *_, tokens, probs, _ = sampled([0.0, 3.0, 1.0, 2.0, -1.0], 4, top_k=2)
+    assert tokens == [1, 3, 0, 2]
+    assert probs == [*map(pytest.approx, softmax([3.0, 2.0])), 0.0, 0.0]
 
 
 def test_each_row_of_a_batch_is_drawn_by_itself():
-    tokens, probs = torch.empty((3, 1), dtype=torch.long), torch.empty((3, 1))
-    logits = torch.full((3, 1, 40), -20.0)
-    logits[0, 0, 5] = logits[1, 0, 39] = logits[2, 0, 0] = 20.0
-    logits[2, 0, 8] = 40.0
+    logits = torch.full((3, 40), -20.0)
+    logits[0, 5] = logits[1, 39] = logits[2, 0] = 20.0
+    logits[2, 8] = 40.0
     allowed = torch.ones((3, 40), dtype=torch.bool)
     allowed[2, 8] = False
-    extension.sample_basic(
-        logits,
-        output_tokens=tokens,
-        output_probs=probs,
-        output_ktokens=NONE,
-        output_kprobs=NONE,
-        **(SWITCHED_OFF | {"logit_filter": allowed}),
-    )
-    assert tokens.flatten().tolist() == [5, 39, 0]
+    assert sampled(logits, logit_filter=allowed)[0] == [5, 39, 0]

@@ -202,23 +202,26 @@ def test_frequencies_are_the_librarys_where_its_definitions_are_the_published_on
     assert p_value_of_two(ours, library) > 0.001
 
 
-def test_a_row_is_drawn_alike_in_any_company():
+LONE = [  # what a row is drawn with by itself
+    {"skew": 1.0},
+    {"skew": -0.7, "typical_p": 0.9},
+    {"mirostat": True, "mirostat_tau": 2.0, "mirostat_eta": 0.4},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"temperature": 0.0, "temperature_last": True, "xtc_probability": 0.5},
+    {"dynatemp_low": 0.3, "dynatemp_high": 2.0},
+    {"smoothing_factor": 0.2},
+]
+
+
+@pytest.mark.parametrize("own", [made(SETTINGS), *LONE], ids=",".join)
+def test_a_row_is_drawn_alike_in_any_company(own):
     """Token by token, beside others that come and go, of other lengths and settings."""
     rng = random.Random(5)
 
     def fields():
-        return made(rng.sample(sorted(SETTINGS), rng.randrange(len(SETTINGS)))) | rng.choice(
-            [
-                {},
-                {"temperature": 0.0},
-                {"top_k": 200},
-                {"xtc_probability": 0.5},
-                {"typical_p": 0.8},
-                {"skew": 1.0},
-            ]
-        )
+        more = rng.choice([{}, {"temperature": 0.0}, {"top_k": 200}, {"typical_p": 0.8}, *LONE])
+        return made(rng.sample(sorted(SETTINGS), rng.randrange(len(SETTINGS)))) | more
 
-    own = made(SETTINGS)
     alone, among = sampler_of(1, **own), sampler_of(1, **own)
     draw, draw_alone = Draw(SIZE, CPU), Draw(SIZE, CPU)
     for step in range(60):
@@ -269,18 +272,28 @@ def test_rules_bind_their_own_row_alone():
     assert drawn.token_ids == [20, 17, 7, 33, -1, 20]
 
 
-def test_logprobs_are_of_the_models_own_logits():
-    fields = made(SETTINGS)
-    one = job("a", 9, prompt=PROMPT, sampling=Sampling(seed=1, **fields), num_logprobs=3)
-    samplers = [sampler_of(2, **fields), Sampler(one, (), [b"x"] * SIZE, ())]
-    logits = [logits_of(1), logits_of(2)]
-    token_ids, [none, told] = Draw(SIZE, CPU)(samplers, rows_of(*logits), None)
-    expected = torch.tensor(logits[1], dtype=torch.float64).log_softmax(-1)
-    assert none is None and told.token_id == token_ids[1]
-    assert told.logprob == pytest.approx(expected[token_ids[1]].item(), abs=1e-5)
-    best = expected.topk(3)
-    assert [i for i, _ in told.top] == best.indices.tolist()
-    assert [p for _, p in told.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+@pytest.mark.parametrize(
+    ("dtype", "fields"),
+    [(torch.float32, made(SETTINGS)), (torch.float16, {"temperature": 0.0})],
+    ids=["all settings", "half"],
+)
+def test_logprobs_are_of_the_models_own_logits_and_as_many_as_a_row_asks_for(dtype, fields):
+    asked = [0, 3, None, 1]
+    jobs = [
+        job(f"job{i}", prompt=PROMPT, sampling=Sampling(seed=i, **fields), num_logprobs=number)
+        for i, number in enumerate(asked)
+    ]
+    samplers = [Sampler(one, (), [b"x"] * SIZE, ()) for one in jobs]
+    rows = rows_of(*map(logits_of, range(4))).to(dtype)
+    expected = rows[:, :SIZE].double().log_softmax(-1)
+    drawn = Draw(SIZE, CPU)(samplers, rows, None)
+    assert drawn.logprobs[2] is None
+    for number, token_id, told, row in zip(asked, *drawn, expected, strict=True):
+        if number is not None:
+            best = row.topk(number)
+            assert (told.token_id, [i for i, _ in told.top]) == (token_id, best.indices.tolist())
+            found = [told.logprob, *(value for _, value in told.top)]
+            assert found == pytest.approx([row[token_id].item(), *best.values.tolist()], abs=1e-5)
 
 
 def test_logprobs_are_over_all_that_the_model_has():
@@ -292,15 +305,6 @@ def test_logprobs_are_over_all_that_the_model_has():
     assert token_id < SIZE
     expected = torch.tensor(logits[:size]).log_softmax(-1)[token_id].item()
     assert told.logprob == pytest.approx(expected, abs=1e-5)
-
-
-def test_each_row_is_told_as_many_likely_tokens_as_it_has_asked_for():
-    asked = [0, 3, None, 1]
-    samplers = [
-        Sampler(job(f"job{i}", num_logprobs=n), (), [b"x"] * SIZE, ()) for i, n in enumerate(asked)
-    ]
-    drawn = Draw(SIZE, CPU)(samplers, rows_of(*[logits_of(0)] * len(asked)), None)
-    assert [one and len(one.top) for one in drawn.logprobs] == asked
 
 
 def test_a_row_without_a_token_is_told_where_logprobs_are_asked_for():

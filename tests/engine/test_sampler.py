@@ -21,34 +21,10 @@ pytestmark = pytest.mark.over_exl3("hardship")
 PROBABILITIES = {300: 0.45, 301: 0.40, 302: 0.10, 303: 0.05}
 
 
-@pytest.fixture
-def make(model_path):
-    """The generator over a ForcedModel, or the real one."""
-    opened = []
-
-    def open_backend(logits=None, **config):
-        backend = exl2_backend(model_path, logits=logits, **config)
-        backend.open()
-        opened.append(backend)
-        return backend
-
-    yield open_backend
-    for backend in opened:
-        backend.close()
-
-
 @pytest.fixture(scope="module")
 def skewed(model_path, library):
     logits = {i: math.log(p) for i, p in PROBABILITIES.items()}
     backend = exl2_backend(model_path, logits=lambda t: logits)
-    backend.open()
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(scope="module")
-def backend(model_path, library):
-    backend = exl2_backend(model_path)
     backend.open()
     yield backend
     backend.close()
@@ -81,10 +57,7 @@ FILTERS = {
     "dynatemp": ({"dynatemp_high": 0.02, "dynatemp_low": 0.02}, {300, 301}),
     "skew": ({"skew": -9.0}, {300}),
     "temperature before the filters": ({"temperature": 0.3, "min_p": 0.3}, {300, 301}),
-    "temperature behind them": (
-        {"temperature": 3.0, "temperature_last": True, "min_p": 0.5},
-        {300, 301},
-    ),
+    "temperature behind": ({"temperature": 3, "temperature_last": True, "min_p": 0.5}, {300, 301}),
     "xtc behind a temperature of 0": ({"temperature": 0.0, "xtc_probability": 1.0}, {300}),
     "xtc before a last temperature of 0": (
         {"temperature": 0.0, "temperature_last": True, "xtc_probability": 1.0},
@@ -111,10 +84,10 @@ def test_what_is_set_to_nothing_changes_nothing(backend):
     assert ids_of(run(backend, dataclasses.replace(one, sampling=all_off))["a"]) == plain
 
 
-def test_xtc_spares_the_end_and_the_newline(make, tokenizer):
+def test_xtc_spares_the_end_and_the_newline(opened, tokenizer):
     newline = tokenizer.encode("\n", 9)[-1]
     for spared in (2, newline):
-        backend = make(lambda t, spared=spared: {spared: 0.0, 301: 0.0, 302: -0.1})
+        backend = opened(logits=lambda t, spared=spared: {spared: 0.0, 301: 0.0, 302: -0.1})
         sampling = {"xtc_probability": 1.0, "allowed_token_ids": (spared, 301, 302)}
         assert 301 in draws(backend, sampling, times=60)  # else only 302
 
@@ -125,8 +98,8 @@ def test_a_dynamic_temperature_behind_the_filters_replaces_a_temperature_of_0(sk
     assert set(draws(skewed, heated, times=60)) == set(PROBABILITIES)
 
 
-def test_a_temperature_of_a_hundredth_is_not_greedy(make):
-    backend = make(lambda t: {300: 0.0, 301: 0.0})
+def test_a_temperature_of_a_hundredth_is_not_greedy(opened):
+    backend = opened(logits=lambda t: {300: 0.0, 301: 0.0})
     assert set(draws(backend, {"temperature": 0.01}, times=40)) == {300, 301}
 
 
@@ -138,9 +111,9 @@ def test_a_negative_seed_is_another_than_its_positive(backend):
     assert ids(-1) == ids(-1) != ids(1)
 
 
-def test_mirostat_steers_the_surprise(make):
+def test_mirostat_steers_the_surprise(opened):
     logits = {300: 0.0, 301: -1.0, 302: -2.0, 303: -3.0}
-    backend = make(lambda t: logits)
+    backend = opened(logits=lambda t: logits)
     low = Sampling(mirostat=True, mirostat_tau=0.2, mirostat_eta=0.5, seed=1)
     high = Sampling(mirostat=True, mirostat_tau=3.0, mirostat_eta=0.5, seed=1)
     few = ids_of(run(backend, job("a", 60, sampling=low))["a"])
@@ -158,15 +131,15 @@ def test_mirostat_steers_the_surprise(make):
     ],
     ids=str,
 )
-def test_ranges_of_penalties(make, sampling, expected):
-    backend = make(lambda t: {300: 4.0, 301: 3.5})
+def test_ranges_of_penalties(opened, sampling, expected):
+    backend = opened(logits=lambda t: {300: 4.0, 301: 3.5})
     greedy = Sampling(temperature=0.0, **sampling)
     one = job("x", 2, prompt=(300, 5, 6), sampling=greedy)
     assert ids_of(run(backend, one)["x"]) == expected
 
 
-def test_dry_ends_a_repetition_and_breakers_save_it(make):
-    backend = make(chain(300, 301, 302, 303, 300))
+def test_dry_ends_a_repetition_and_breakers_save_it(opened):
+    backend = opened(logits=chain(300, 301, 302, 303, 300))
     loop = {"temperature": 0.0, "dry_multiplier": 60.0, "dry_base": 2.0, "dry_allowed_length": 3}
 
     def ids(**more):
@@ -204,9 +177,9 @@ def test_banned_strings_never_come(backend, vocabulary, temperature):
         assert not any(s.encode() in end.text.encode() for s in strings)
 
 
-def test_a_string_is_banned_however_it_falls_into_tokens(make, vocabulary, tokenizer):
+def test_a_string_is_banned_however_it_falls_into_tokens(opened, vocabulary, tokenizer):
     a, b, c = (tokenizer.encode(t, 9)[-1] for t in ("re", "turn", "port"))
-    backend = make(lambda t: {a: 3.0} if t == 7 else {b: 3.0, c: 2.0})
+    backend = opened(logits=lambda t: {a: 3.0} if t == 7 else {b: 3.0, c: 2.0})
     one = job("x", 2, prompt=(7,), sampling=GREEDY)
     assert ids_of(run(backend, one)["x"]) == [a, b]
     for strings in (["return"], ["ret"], ["etu"], ["turn"], ["return", "q"], ["q", "return"]):
@@ -224,10 +197,10 @@ def healed(tokenizer, prompt_ids):
     return {"prompt": prompt_ids[:-1], "healing": Healing(piece.decode(), allowed)}
 
 
-def test_a_healed_prompt_goes_on_inside_its_last_token(make, tokenizer):
-    [word] = pieces(make(lambda t: {7: 0.0}), " return")
+def test_a_healed_prompt_goes_on_inside_its_last_token(opened, tokenizer):
+    [word] = pieces(opened(logits=lambda t: {7: 0.0}), " return")
     start = tokenizer.encode("x re", 9)
-    backend = make(lambda t: {word: 5.0, 300: 6.0})
+    backend = opened(logits=lambda t: {word: 5.0, 300: 6.0})
     one = job("x", 1, sampling=GREEDY, **healed(tokenizer, start))
     end = ending(run(backend, one)["x"])
     prefix = tokenizer.piece(start[-1]).decode()
@@ -235,8 +208,8 @@ def test_a_healed_prompt_goes_on_inside_its_last_token(make, tokenizer):
     assert end.text == " return".removeprefix(prefix) and end.last.new_tokens == 1
 
 
-def test_only_the_first_token_is_bound_by_healing(make, tokenizer):
-    backend = make(lambda t: {300: 6.0})
+def test_only_the_first_token_is_bound_by_healing(opened, tokenizer):
+    backend = opened(logits=lambda t: {300: 6.0})
     start = tokenizer.encode("x re", 9)
     one = job("x", 3, sampling=Sampling(seed=1), **healed(tokenizer, start))
     first, *rest = ids_of(run(backend, one)["x"])
@@ -252,14 +225,9 @@ def test_guidance_combines_what_both_prompts_say(backend, lengths):
     """Against the logprobs of each alone, step by step."""
     wanted, unwanted = (prompt(i, n) for i, n in enumerate(lengths))
     scale = 2.5
-    one = job(
-        "a",
-        6,
-        prompt=wanted,
-        negative_prompt=unwanted,
-        ignore_eos=True,
-        sampling=Sampling(temperature=0.0, cfg_scale=scale),
-    )
+    guided = Sampling(temperature=0.0, cfg_scale=scale)
+    more = {"negative_prompt": unwanted, "sampling": guided, "ignore_eos": True}
+    one = job("a", 6, prompt=wanted, **more)
     beside = job("b", 12, prompt=prompt(9, 30), sampling=GREEDY, ignore_eos=True)
     alone = ids_of(run(backend, beside)["b"])
     together = run(backend, beside, one)
@@ -275,18 +243,12 @@ def test_guidance_combines_what_both_prompts_say(backend, lengths):
 
 
 def logprobs_behind(backend, token_ids):
-    one = job("p", 1, prompt=token_ids, num_logprobs=4096, sampling=Sampling(seed=1))
-    chunks = [e for e in run(backend, one)["p"] if isinstance(e, Chunk)]
-    return chunks[0].logprobs[0].top if chunks else logprobs_of_end(backend, token_ids)
-
-
-def logprobs_of_end(backend, token_ids):
     one = job("p", 1, prompt=token_ids, num_logprobs=4096, ignore_eos=True)
     return next(e for e in run(backend, one)["p"] if isinstance(e, Chunk)).logprobs[0].top
 
 
-def test_a_pair_takes_two_places_and_the_pages_of_both(make):
-    backend = make(max_batch_size=2, cache_tokens=1024)
+def test_a_pair_takes_two_places_and_the_pages_of_both(opened):
+    backend = opened(max_batch_size=2, cache_tokens=1024)
     pair = {"negative_prompt": (1, 2), "sampling": Sampling(cfg_scale=1.5)}
     assert backend.has_room(job("a", 5, prompt=(1,) * 767, **pair))
     assert not backend.has_room(job("a", 5, prompt=(1,) * 768, **pair))

@@ -89,37 +89,6 @@ def test_each_filter_has_what_those_before_it_have_left(monkeypatch, names):
         assert torch.allclose(left[-1][0], logits_of(seed) / 3, atol=1e-5)
 
 
-ALONE = [
-    {"skew": 1.0},
-    {"skew": -0.7, "typical_p": 0.9},
-    {"mirostat": True, "mirostat_tau": 2.0, "mirostat_eta": 0.4},
-    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
-    {"temperature": 0.0, "temperature_last": True, "xtc_probability": 0.5},
-    {"dynatemp_low": 0.3, "dynatemp_high": 2.0},
-    {"smoothing_factor": 0.2},
-]
-
-
-@pytest.mark.parametrize("own", ALONE, ids=str)
-def test_a_row_that_takes_filters_alone_is_drawn_alike_in_any_company(own):
-    alone, among = sampler_of(**own), sampler_of(**own)
-    draw, draw_alone = Draw(SIZE, CPU), Draw(SIZE, CPU)
-    for step in range(20):
-        others = [sampler_of(100 * step + i, **ALONE[(step + i) % len(ALONE)]) for i in range(3)]
-        samplers = [*others[: step % 4], among, *others[step % 4 :]]
-        rows = [logits_of(step if s is among else 1000 + i) for i, s in enumerate(samplers)]
-        drawn = draw(samplers, torch.stack(rows), None).token_ids[samplers.index(among)]
-        assert [drawn] == draw_alone([alone], logits_of(step)[None], None).token_ids
-
-
-def test_a_last_temperature_of_0_takes_the_likeliest_that_xtc_has_left():
-    fields = {"temperature": 0.0, "temperature_last": True, "xtc_probability": 1.0}
-    logits = torch.tensor([[0.03, 0.1, 0.42, 0.45]]).log()
-    assert whole.draw([sampler_of(xtc_threshold=0.3, **fields)], logits)[0].tolist() == [2]
-    logits = torch.tensor([[0.03, 0.12, 0.1, 0.75]]).log()
-    assert whole.draw([sampler_of(xtc_threshold=0.2, **fields)], logits)[0].tolist() == [3]
-
-
 @pytest.mark.parametrize(("top_k", "probabilities"), [(0, (0.5, 0.25, 0.25)), (2, (2 / 3, 1 / 3))])
 def test_mirostats_border_moves_by_how_surprising_a_token_was(top_k, probabilities):
     """In bits, among the tokens that were left."""
@@ -132,15 +101,6 @@ def test_mirostats_border_moves_by_how_surprising_a_token_was(top_k, probabiliti
         assert sampler.max_surprise == pytest.approx(border, abs=1e-4)
         seen.add(token_id)
     assert len(seen) > 1
-
-
-def test_logprobs_of_half_precise_logits_are_not_rounded_again():
-    logits = logits_of(0).half()[None]
-    one = Sampler(job("a", sampling=Sampling(temperature=0.0), num_logprobs=3), (), [], ())
-    expected = logits[0].double().log_softmax(-1)
-    [token_id], [told] = Draw(SIZE, CPU)([one], logits, None)
-    assert told.logprob == pytest.approx(expected[token_id].item(), abs=1e-5)
-    assert [p for _, p in told.top] == pytest.approx(expected.topk(3).values.tolist(), abs=1e-5)
 
 
 def test_a_text_that_outgrows_its_place_is_penalized_from_its_beginning_to_its_end():
