@@ -1,11 +1,8 @@
 """Models that ExLlamaV2 can't read, or would read wrongly: refused by config.json alone."""
 
-import json
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +10,8 @@ from switchyard import engine
 from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.model.architectures import ACTIVATIONS, PIXTRAL, text_config
 from switchyard.engine.model.model_dir import ModelDir
+from tests.conftest import run_code
+from tests.engine.conftest import edit
 
 UNKNOWN = [
     *("PhiForCausalLM", "GPTNeoXForCausalLM", "NemotronForCausalLM"),
@@ -24,14 +23,13 @@ MOE = {"norm_topk_prob": True}
 
 
 @pytest.fixture
-def read(model_path, tmp_path):
+def read(model_path, directory):
     """Reads the small model's directory after changes of its config.json."""
 
     def read(**changes):
-        path = shutil.copytree(model_path, tmp_path / "model", dirs_exist_ok=True)
-        content = json.loads((path / "config.json").read_text()) | changes
-        (path / "config.json").write_text(json.dumps(content))
-        return ModelDir.read(str(path))
+        shutil.copy(f"{model_path}/config.json", directory)
+        edit(directory / "config.json", **changes)
+        return ModelDir.read(str(directory))
 
     return read
 
@@ -43,21 +41,19 @@ def test_an_unknown_architecture_is_refused_by_its_name(read, name):
         read(architectures=[name], vision_config={"model_type": "clip_vision_model"})
 
 
-def test_the_refusal_needs_no_torch(model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    (path / "config.json").write_text('{"architectures": ["OtherForCausalLM"]}')
-    code = (
+def test_the_refusal_needs_no_torch(directory):
+    (directory / "config.json").write_text('{"architectures": ["OtherForCausalLM"]}')
+    run_code(
         "import sys\n"
         "from switchyard import engine\n"
         "try:\n"
-        "    engine.ModelDir.read(sys.argv[1])\n"
+        f"    engine.ModelDir.read({str(directory)!r})\n"
         "except engine.ModelError as error:\n"
         "    assert 'OtherForCausalLM' in str(error), error\n"
         "else:\n"
         "    raise SystemExit('was taken')\n"
         "assert not {'torch', 'exllamav2'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
 
 
 @pytest.mark.parametrize("names", [["LlamaForCausalLM", "MistralForCausalLM"], "Llama", [3]])
@@ -80,46 +76,35 @@ def test_the_known_architectures_are_the_librarys():
         assert found.lm.mlp_act_func == activations[0].partition("_")[0]
 
 
+DBRX, GPT2, CODE = "DbrxForCausalLM", "GPT2LMHeadModel", "GPTBigCodeForCausalLM"
+STARCODER, QWEN, GEMMA = "Starcoder2ForCausalLM", "Qwen3MoeForCausalLM", "Gemma2ForCausalLM"
+GEMMA3, LLAMA = "Gemma3ForConditionalGeneration", "LlamaForCausalLM"
+INVERSE, BOTH = "scale_attn_by_inverse_layer_idx", {"use_bidirectional_attention": True}
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("LlamaForCausalLM", {"hidden_act": "gelu"}, "hidden_act of gelu.*computes silu"),
-        ("LlamaForCausalLM", {"hidden_act": "relu2"}, "hidden_act of relu2"),
-        ("Starcoder2ForCausalLM", {"hidden_act": "gelu"}, "hidden_act of gelu"),
-        ("Gemma2ForCausalLM", {"hidden_activation": "silu"}, "hidden_activation of silu"),
-        ("GPT2LMHeadModel", {"activation_function": "relu"}, "activation_function of relu"),
-        ("DbrxForCausalLM", {"attn_config": {"clip_qkv": 8}}, r"attn_config\.clip_qkv of 8"),
-        (
-            "DbrxForCausalLM",
-            {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}},
-            r"ffn_config\.ffn_act_fn\.name of gelu",
-        ),
-        ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}, "norm_topk_prob of False"),
-        ("Qwen3MoeForCausalLM", {}, "norm_topk_prob of False"),  # what transformers takes it for
-        ("GPTBigCodeForCausalLM", {"multi_query": False}, "multi_query of False"),
-        ("GPTBigCodeForCausalLM", {"scale_attn_weights": False}, "scale_attn_weights of False"),
-        ("GPT2LMHeadModel", {"scale_attn_weights": False}, "scale_attn_weights of False"),
-        (
-            "GPT2LMHeadModel",
-            {"scale_attn_by_inverse_layer_idx": True},
-            "scale_attn_by_inverse_layer_idx of True",
-        ),
-        (
-            "DbrxForCausalLM",
-            {"ffn_config": {"moe_normalize_expert_weights": 2}},
-            r"ffn_config\.moe_normalize_expert_weights of 2",
-        ),
-        ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "attention of True"),
-        (
-            "Gemma3ForConditionalGeneration",
-            {"text_config": {"use_bidirectional_attention": True}},
-            "attention of True",
-        ),
-        ("Qwen3MoeForCausalLM", {**MOE, "decoder_sparse_step": 2}, "decoder_sparse_step of 2"),
-        ("Qwen3MoeForCausalLM", {**MOE, "mlp_only_layers": [1]}, r"mlp_only_layers of \[1\]"),
-        ("Starcoder2ForCausalLM", {"use_bias": False}, "use_bias of False"),
-        ("Starcoder2ForCausalLM", {"norm_type": "rms_norm"}, "norm_type of rms_norm"),
-        ("Starcoder2ForCausalLM", {"mlp_type": "gated"}, "mlp_type of gated"),
+        (LLAMA, {"hidden_act": "gelu"}, "hidden_act of gelu.*computes silu"),
+        (LLAMA, {"hidden_act": "relu2"}, "hidden_act of relu2"),
+        (STARCODER, {"hidden_act": "gelu"}, "hidden_act of gelu"),
+        (GEMMA, {"hidden_activation": "silu"}, "hidden_activation of silu"),
+        (GPT2, {"activation_function": "relu"}, "activation_function of relu"),
+        (DBRX, {"attn_config": {"clip_qkv": 8}}, r"attn_config\.clip_qkv of 8"),
+        (DBRX, {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, r"ffn_act_fn\.name of gelu"),
+        (DBRX, {"ffn_config": {"moe_normalize_expert_weights": 2}}, r"ffn_config\.moe.*s of 2"),
+        (QWEN, {"norm_topk_prob": False}, "norm_topk_prob of False"),
+        (QWEN, {}, "norm_topk_prob of False"),  # what transformers takes it for
+        (QWEN, {**MOE, "decoder_sparse_step": 2}, "decoder_sparse_step of 2"),
+        (QWEN, {**MOE, "mlp_only_layers": [1]}, r"mlp_only_layers of \[1\]"),
+        (CODE, {"multi_query": False}, "multi_query of False"),
+        *((name, {"scale_attn_weights": False}, "attn_weights of False") for name in (CODE, GPT2)),
+        (GPT2, {INVERSE: True}, f"{INVERSE} of True"),
+        (GEMMA, BOTH, "attention of True"),
+        (GEMMA3, {"text_config": BOTH}, "attention of True"),
+        (STARCODER, {"use_bias": False}, "use_bias of False"),
+        (STARCODER, {"norm_type": "rms_norm"}, "norm_type of rms_norm"),
+        (STARCODER, {"mlp_type": "gated"}, "mlp_type of gated"),
     ],
     ids=str,
 )
@@ -150,24 +135,18 @@ def test_what_is_computed_is_let_through(read, name, changes):
     read(**{"architectures": [name], **plain, **changes})
 
 
+LINEAR, PART = {"rope_type": "linear", "factor": 2.0}, "partial_rotary_factor"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"rope_scaling": {"type": "proportional"}}, "is proportional.*it knows default"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn .* needs original_max_position"),
         ({"rope_scaling": {"type": "linear"}}, "linear rotary embedding needs factor"),
-        (
-            {"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}},
-            "both type and rope_type",
-        ),
-        (
-            {"rope_parameters": {"full_attention": {"rope_theta": 1.0}, "sliding_attention": {}}},
-            "for each kind of layer",
-        ),
-        (
-            {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}},
-            "partial_rotary_factor only in its rope_parameters",
-        ),
+        ({"rope_scaling": {**LINEAR, "type": "linear"}}, "both type and rope_type"),
+        ({"rope_parameters": {"full_attention": {}, "sliding_attention": {}}}, "kind of layer"),
+        ({"rope_parameters": {"rope_theta": 5.0, PART: 0.5}}, f"{PART} only in its rope_param"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -197,6 +176,9 @@ def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing
         read(rope_parameters=settings)
 
 
+GPTQ = {"quant_method": "gptq", "bits": 4}
+
+
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
@@ -210,22 +192,17 @@ def test_each_setting_that_a_rotary_embedding_needs_is_named(read, kind, missing
         ({"quant_method": "modelopt"}, "ModelOpt's"),
         ({"quant_method": "mxfp4"}, "in MXFP4"),
         ({"quant_method": "new"}, "new, according to config.json"),
-        ({"quant_method": "gptq", "bits": 8}, "GPTQ of 8 bits"),
-        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "Marlin"),
-        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin_24"}, "Marlin"),
+        ({**GPTQ, "bits": 8}, "GPTQ of 8 bits"),
+        *(({**GPTQ, "checkpoint_format": name}, "Marlin") for name in ("marlin", "marlin_24")),
+        ({"group_size": 64, "bits": 4}, "MLX's format"),
     ],
     ids=str,
 )
 def test_a_format_of_others_is_refused_with_what_to_do(read, quantization, message):
-    with pytest.raises(
-        engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served.*use the model"
-    ):
-        read(quantization_config=quantization)
-
-
-def test_weights_of_mlx_are_named(read):
-    with pytest.raises(engine.ModelError, match="MLX's format"):
-        read(quantization={"group_size": 64, "bits": 4})
+    name = "quantization" if "MLX" in message else "quantization_config"
+    what_to_do = "EXL2, EXL3, .* are served.*use the model"
+    with pytest.raises(engine.ModelError, match=f"{message}.*{what_to_do}"):
+        read(**{name: quantization})
 
 
 @pytest.mark.parametrize(
@@ -238,11 +215,10 @@ def test_weights_of_mlx_are_named(read):
         ("weights.00.npz", "MLX's format"),
     ],
 )
-def test_files_of_another_format_are_named(model_path, tmp_path, file, message):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    (path / "model.safetensors").rename(path / file)
+def test_files_of_another_format_are_named(directory, file, message):
+    (directory / "model.safetensors").rename(directory / file)
     with pytest.raises(engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served"):
-        ModelDir.read(str(path))
+        ModelDir.read(str(directory))
 
 
 def test_a_file_in_place_of_a_directory_is_named(tmp_path):
@@ -252,19 +228,17 @@ def test_a_file_in_place_of_a_directory_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_pointer_of_git_lfs_is_named_with_what_to_do(model_path, tmp_path, name):
-    path = shutil.copytree(model_path, tmp_path / "model")
+def test_a_pointer_of_git_lfs_is_named_with_what_to_do(directory, name):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
-    (path / name).write_text(pointer)
+    (directory / name).write_text(pointer)
     with pytest.raises(engine.ModelError, match=f"{name} is a pointer of Git LFS.*git lfs pull"):
-        ModelDir.read(str(path))
+        ModelDir.read(str(directory))
 
 
-def test_files_of_another_format_beside_the_weights_are_left_alone(model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
+def test_files_of_another_format_beside_the_weights_are_left_alone(directory):
     for name in ("pytorch_model.bin", "consolidated.pth", "model-Q4_K_M.gguf"):
-        (path / name).write_bytes(b"PK")
-    assert ModelDir.read(str(path))
+        (directory / name).write_bytes(b"PK")
+    assert ModelDir.read(str(directory))
 
 
 def test_models_in_a_directory_are_found_beside_each_other_and_one_level_below(

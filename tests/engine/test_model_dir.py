@@ -1,6 +1,5 @@
 """What a model directory must hold, and the one line that says what it lacks."""
 
-import json
 import math
 import os
 import re
@@ -13,17 +12,8 @@ from switchyard import engine
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from tests.engine.conftest import edit
 from tests.scripted import Panic
-
-
-@pytest.fixture
-def directory(model_path, tmp_path):
-    """A copy that a test may damage."""
-    return shutil.copytree(model_path, tmp_path / "model")
-
-
-def edit(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def test_a_complete_directory_is_read(model_path):
@@ -48,14 +38,8 @@ def test_a_model_was_created_when_its_config_was(directory):
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(directory, missing):
     (directory / missing).unlink()
-    with pytest.raises(engine.ModelError, match=missing.partition(".")[2]) as caught:
+    with pytest.raises(engine.ModelError, match=rf"^[^\n]*{missing.partition('.')[2]}[^\n]*$"):
         ModelDir.read(str(directory))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_directory_is_named():
-    with pytest.raises(engine.ModelError, match="/no/such/model does not exist"):
-        ModelDir.read("/no/such/model")
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
@@ -65,28 +49,25 @@ def test_a_config_that_cannot_be_read_is_named(directory, content):
         ModelDir.read(str(directory))
 
 
-@pytest.mark.parametrize("value", [-1, 0, 2.5, 2**31, True, math.nan, math.inf])
-@pytest.mark.parametrize(
-    "name", ["num_hidden_layers", "vocab_size", "max_position_embeddings", "num_key_value_heads"]
-)
-def test_a_count_that_no_model_has_is_refused_by_its_name(directory, name, value):
-    edit(directory / "config.json", **{name: value})
-    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, but must be a"):
-        ModelDir.read(str(directory))
+COUNTS = ("num_hidden_layers", "vocab_size", "max_position_embeddings", "num_key_value_heads")
+NO_COUNTS = (-1, 0, 2.5, 2**31, True, math.nan, math.inf)
+WRONG = [
+    ({name: value}, f"{name} is {value}, but must be a") for name in COUNTS for value in NO_COUNTS
+]
+WRONG += [
+    ({name: value}, f"{name} is {value}, but must be")
+    for name in ("rms_norm_eps", "rope_theta")
+    for value in (-1, 0, math.nan, math.inf)
+]
+PARTS = ("text_config", "rope_parameters", "rope_scaling")
+WRONG += [({part: {"rope_theta": -5.0}}, r"rope_theta is -5\.0") for part in PARTS]
+WRONG += [({"num_hidden_layers": 1025}, "must be a whole number from 1 to 1024")]
 
 
-@pytest.mark.parametrize("value", [-1, 0, math.nan, math.inf])
-@pytest.mark.parametrize("name", ["rms_norm_eps", "rope_theta"])
-def test_a_measure_that_no_model_has_is_refused_by_its_name(directory, name, value):
-    edit(directory / "config.json", **{name: value})
-    with pytest.raises(engine.ModelError, match=rf"config\.json: {name} is {value}, but must be"):
-        ModelDir.read(str(directory))
-
-
-@pytest.mark.parametrize("part", ["text_config", "rope_parameters", "rope_scaling"])
-def test_parts_of_a_config_are_looked_at_as_well(directory, part):
-    edit(directory / "config.json", **{part: {"rope_theta": -5.0}})
-    with pytest.raises(engine.ModelError, match=r"rope_theta is -5\.0"):
+@pytest.mark.parametrize(("changes", "told"), WRONG, ids=str)
+def test_a_number_that_no_model_has_is_refused_by_its_name(directory, changes, told):
+    edit(directory / "config.json", **changes)
+    with pytest.raises(engine.ModelError, match=rf"config\.json: .*{told}"):
         ModelDir.read(str(directory))
 
 
@@ -106,13 +87,8 @@ def test_null_and_whole_floats_are_what_they_were(directory):
 def test_what_is_no_file_is_named_and_not_waited_for(directory, name, kind):
     path = directory / name
     path.unlink(missing_ok=True)
-    match kind:
-        case "pipe":
-            os.mkfifo(path)
-        case "directory":
-            path.mkdir()
-        case "device":
-            path.symlink_to("/dev/zero")
+    kinds = {"pipe": os.mkfifo, "directory": os.mkdir}
+    kinds.get(kind, lambda path: path.symlink_to("/dev/zero"))(path)
     with pytest.raises(engine.ModelError, match=f"{name} is not a regular file"):
         ModelDir.read(str(directory))
 
@@ -131,18 +107,11 @@ def test_a_tokenizer_that_a_library_can_not_read_is_a_reason(directory, monkeypa
         raise error
 
     monkeypatch.setattr("switchyard.engine.grammar.tokens.LLTokenizer", fail)
-    with pytest.raises(
-        engine.ModelError, match=r"tokenizer\.json can't be used for constraints.*bad table"
-    ):
+    told = r"tokenizer\.json can't be used for constraints.*bad table"
+    with pytest.raises(engine.ModelError, match=told):
         Grammars(tokenizer)
     monkeypatch.setattr("tokenizers.Tokenizer", SimpleNamespace(from_buffer=fail))
     with pytest.raises(engine.ModelError, match=r"tokenizer\.json can't be read: bad table"):
-        Tokenizer(ModelDir.read(str(directory)))
-
-
-def test_a_broken_tokenizer_is_named(directory):
-    (directory / "tokenizer.json").write_text("{}")
-    with pytest.raises(engine.ModelError, match=r"tokenizer\.json can't be read"):
         Tokenizer(ModelDir.read(str(directory)))
 
 
@@ -211,27 +180,25 @@ def by_name(**templates):
     return [{"name": name, "template": text} for name, text in templates.items()]
 
 
+def texts(found):
+    return {name: source.text for name, source in found.chat_templates.items()}
+
+
 def test_several_templates_are_read_by_name(directory):
     edit(directory / "tokenizer_config.json", chat_template=by_name(tool_use="t", default="d"))
     found = ModelDir.read(str(directory))
-    assert {name: source.text for name, source in found.chat_templates.items()} == {
-        "tool_use": "t",
-        "default": "d",
-    }
-    assert found.chat_template == "d"
+    assert (texts(found), found.chat_template) == ({"tool_use": "t", "default": "d"}, "d")
 
 
 def test_templates_of_further_files_are_read_by_their_names(directory):
     before = ModelDir.read(str(directory)).fingerprint
     (directory / "chat_template.jinja").write_text("d")
-    (directory / "additional_chat_templates").mkdir()
-    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("t")
+    more = directory / "additional_chat_templates" / "tool_use.jinja"
+    more.parent.mkdir()
+    more.write_text("t")
     found = ModelDir.read(str(directory))
-    assert {name: source.text for name, source in found.chat_templates.items()} == {
-        "default": "d",
-        "tool_use": "t",
-    }
-    (directory / "additional_chat_templates" / "tool_use.jinja").write_text("tt")
+    assert texts(found) == {"default": "d", "tool_use": "t"}
+    more.write_text("tt")
     assert len({before, found.fingerprint, ModelDir.read(str(directory)).fingerprint}) == 3
 
 
