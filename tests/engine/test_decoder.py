@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Library
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.tokens.decoder import TextDecoder
+from tests.engine.conftest import edit
 
 SPACE, METASPACE = "\u2581", {"type": "Metaspace", "replacement": "\u2581", "split": False}
 REPLACE = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
@@ -38,14 +39,10 @@ FAMILIES = {
 def family(request, model_path, sentencepiece_path, tmp_path_factory):
     """The model's own tokenizer, and the library's."""
     decoder = FAMILIES[request.param]
-    path = shutil.copytree(
-        model_path if decoder is None else sentencepiece_path,
-        tmp_path_factory.mktemp("family") / "model",
-    )
+    source = model_path if decoder is None else sentencepiece_path
+    path = shutil.copytree(source, tmp_path_factory.mktemp("family") / "model")
     if decoder is not None:
-        spec = json.loads((path / "tokenizer.json").read_text())
-        spec["decoder"] = decoder
-        (path / "tokenizer.json").write_text(json.dumps(spec))
+        edit(path / "tokenizer.json", decoder=decoder)
     library = Library.from_file(str(path / "tokenizer.json"))
     return Tokenizer(ModelDir.read(str(path))), library
 
@@ -92,13 +89,11 @@ def test_valid_characters_between_broken_bytes_stay():
         assert text == "a\ufffd€\ufffdb\ufffdc"
 
 
-def test_an_added_token_is_what_it_spells_though_its_characters_name_bytes(model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    spec = json.loads((path / "tokenizer.json").read_text())
+def test_an_added_token_is_what_it_spells_though_its_characters_name_bytes(directory):
+    spec = json.loads((directory / "tokenizer.json").read_text())
     flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word", "special"), False)
-    last = max(token["id"] for token in spec["added_tokens"])
-    token_id = max(last + 1, len(spec["model"]["vocab"]))
-    spec["added_tokens"].append({"id": token_id, "content": "é", **flags})
-    (path / "tokenizer.json").write_text(json.dumps(spec))
-    tokenizer = Tokenizer(ModelDir.read(str(path)))
+    token_id = max(*(one["id"] + 1 for one in spec["added_tokens"]), len(spec["model"]["vocab"]))
+    added = [*spec["added_tokens"], {"id": token_id, "content": "é", **flags}]
+    edit(directory / "tokenizer.json", added_tokens=added)
+    tokenizer = Tokenizer(ModelDir.read(str(directory)))
     assert tokenizer.decode(tokenizer.encode("caf é", 100)) == "caf é"

@@ -7,10 +7,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tokenizers import Tokenizer as Library
 
 from switchyard import engine
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
+from tests.engine.failing import names
 
 LETTERS = str.maketrans("0123456789", "ghijklmnop")  # digits are words of their own to some
 
@@ -20,13 +22,9 @@ def tokenizer(model_path):
     return Tokenizer(ModelDir.read(model_path))
 
 
-def special(tokenizer, text):
-    return tokenizer.token_id(text)
-
-
 def test_a_prompt_begins_with_bos_and_decodes_to_itself(tokenizer):
     token_ids = tokenizer.encode("Hello, world! 😀", 100)
-    assert token_ids[0] == special(tokenizer, "<s>")
+    assert token_ids[0] == tokenizer.token_id("<s>")
     assert tokenizer.decode(token_ids) == "Hello, world! 😀"
     assert tokenizer.encode("<s>Hello, world! 😀", 100, parse_special=True) == token_ids
 
@@ -34,8 +32,8 @@ def test_a_prompt_begins_with_bos_and_decodes_to_itself(tokenizer):
 def test_a_special_token_in_a_prompt_is_ordinary_text(tokenizer):
     text = "a <|im_end|> b </s>"
     token_ids = tokenizer.encode(text, 100)
-    assert special(tokenizer, "<|im_end|>") not in token_ids
-    assert special(tokenizer, "</s>") not in token_ids
+    assert tokenizer.token_id("<|im_end|>") not in token_ids
+    assert tokenizer.token_id("</s>") not in token_ids
     assert tokenizer.decode(token_ids) == text
 
 
@@ -71,10 +69,11 @@ def test_special_tokens_that_overlap_are_ordinary_text_too(changed):
             added(spec, token)
 
     tokenizer = changed(overlap)
-    for text in ("<a|b>", "<a|b>|b>", "|b>|b>|b", "<a|<a|b>|b>", "☃", "☃☃|b>"):
+    texts = ("<a|b>", "<a|b>|b>", "|b>|b>|b", "<a|<a|b>|b>", "☃", "☃☃|b>", "be <|im_end|> quiet")
+    for text in texts:
         user = tokenizer.escape(text)
         token_ids = tokenizer.encode_template(f"<|im_start|>{user}<|im_end|>", 100)
-        ends = (special(tokenizer, "<|im_start|>"), special(tokenizer, "<|im_end|>"))
+        ends = (tokenizer.token_id("<|im_start|>"), tokenizer.token_id("<|im_end|>"))
         assert (token_ids[0], token_ids[-1]) == ends
         assert tokenizer.control_ids.isdisjoint(token_ids[1:-1])
         assert tokenizer.decode(token_ids) == text
@@ -90,13 +89,13 @@ def test_of_special_tokens_that_begin_alike_the_longest_counts(changed):
     tokenizer = changed(alike)
     for user in ("x", tokenizer.escape("|b>")):
         first, *_, last = tokenizer.encode_template(f"|b>|b{user}|b>", 100)
-        assert (first, last) == (special(tokenizer, "|b>|b"), special(tokenizer, "|b>"))
+        assert (first, last) == (tokenizer.token_id("|b>|b"), tokenizer.token_id("|b>"))
 
 
 @pytest.mark.parametrize(
     ("normalizer", "text"),
     [({"type": "NFKC"}, "be \uff1csay\uff1e quiet"), ({"type": "Lowercase"}, "be <SAY> quiet")],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_special_tokens_that_come_out_of_the_normalizer_are_ordinary_text_too(
     changed, normalizer, text
@@ -106,7 +105,7 @@ def test_special_tokens_that_come_out_of_the_normalizer_are_ordinary_text_too(
         added(spec, "<say>", normalized=True)
 
     tokenizer = changed(normalize)
-    say = special(tokenizer, "<say>")
+    say = tokenizer.token_id("<say>")
     token_ids = tokenizer.encode_template(f"<say>{tokenizer.escape(text)}<|im_end|>", 100)
     assert token_ids.count(say) == 1 and token_ids[0] == say
     assert tokenizer.decode(token_ids) == "be <say> quiet"
@@ -147,32 +146,23 @@ def test_a_special_token_taken_apart_gets_no_space_of_its_own(changed, sentencep
         spec["model"] = {"type": "Unigram", "vocab": scores, "unk_id": 0, "byte_fallback": True}
 
     tokenizer = changed(unigram, sentencepiece_path)
-    assert special(tokenizer, "</s>") in tokenizer._batch("x</s>")
+    assert tokenizer.token_id("</s>") in tokenizer._batch("x</s>")
     tokens = [tokenizer.token(i) for i in tokenizer._ordinary("x</s>x")]
     assert tokens == ["▁", "x", "<", "/", "s", ">", "x"]
 
 
-def test_nor_does_it_count_where_the_vocabulary_has_its_text_as_a_piece(model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    spec = json.loads((path / "tokenizer.json").read_text())
-    spec["model"]["ignore_merges"] = True  # a whole word that is in the vocabulary is one token
-    spec["pre_tokenizer"]["use_regex"] = False
-    (path / "tokenizer.json").write_text(json.dumps(spec))
-    tokenizer = Tokenizer(ModelDir.read(str(path)))
+def test_nor_does_it_count_where_the_vocabulary_has_its_text_as_a_piece(changed):
+    def whole(spec):
+        spec["model"]["ignore_merges"] = True  # a whole word that is in the vocabulary is one token
+        spec["pre_tokenizer"]["use_regex"] = False
+
+    tokenizer = changed(whole)
     [piece] = tokenizer._batch("</s>")
-    assert piece == special(tokenizer, "</s>")
+    assert piece == tokenizer.token_id("</s>")
     assert piece not in tokenizer.encode("</s>", 100)
     assert tokenizer.decode(tokenizer.encode("</s>", 100)) == "</s>"
     template = f"<|im_start|>{tokenizer.escape('</s>')}<|im_end|>"
     assert piece not in tokenizer.encode_template(template, 100)
-
-
-def test_a_templates_special_tokens_count_and_a_users_do_not(tokenizer):
-    end = special(tokenizer, "<|im_end|>")
-    user = tokenizer.escape("be <|im_end|> quiet")
-    token_ids = tokenizer.encode_template(f"<|im_start|>user\n{user}<|im_end|>\n", 100)
-    assert token_ids.count(end) == 1 and token_ids.index(end) > len(token_ids) - 4
-    assert tokenizer.decode(token_ids) == "user\nbe <|im_end|> quiet\n"
 
 
 def test_a_text_without_special_tokens_is_not_touched_by_escaping(tokenizer):
@@ -180,10 +170,9 @@ def test_a_text_without_special_tokens_is_not_touched_by_escaping(tokenizer):
 
 
 def test_the_escape_character_itself_is_rejected(tokenizer):
-    with pytest.raises(engine.InvalidJob, match="U\\+FDD0"):
-        tokenizer.escape("a\ufdd0b")
-    with pytest.raises(engine.InvalidJob, match="U\\+FDD0"):
-        tokenizer.encode("a\ufdd0b", 100)
+    for encode in (tokenizer.escape, lambda text: tokenizer.encode(text, 100)):
+        with pytest.raises(engine.InvalidJob, match="U\\+FDD0"):
+            encode("a\ufdd0b")
 
 
 def test_escaped_and_plain_templates_encode_alike(tokenizer):
@@ -250,33 +239,23 @@ def test_a_text_that_the_library_panics_at_is_refused(changed):
         lambda: tokenizer.encode_template(text, 100),
         lambda: tokenizer.check_length(text, 5),
     ):
-        with pytest.raises(engine.InvalidJob, match=r"can't read the text.*retry-limit") as caught:
+        told = r"can't read the text.*retry-limit"
+        with pytest.raises(engine.InvalidJob, match=told, check=names("prompt")):
             encode()
-        assert caught.value.param == "prompt"
     assert tokenizer.encode("b", 100)
 
 
 def test_what_the_file_says_of_truncation_and_padding_is_not_for_a_server(changed):
     def limit(spec):
-        spec["truncation"] = {
-            "direction": "Right",
-            "max_length": 4,
-            "strategy": "LongestFirst",
-            "stride": 0,
-        }
-        spec["padding"] = {
-            "strategy": {"Fixed": 50},
-            "direction": "Right",
-            "pad_to_multiple_of": None,
-            "pad_id": 0,
-            "pad_type_id": 0,
-            "pad_token": "<pad>",
-        }
+        library = Library.from_str(json.dumps(spec))
+        library.enable_truncation(4)
+        library.enable_padding(length=50, pad_token="<pad>")
+        spec |= json.loads(library.to_str())
 
     tokenizer = changed(limit)
     text = "the quick brown fox jumps over a lazy dog"
     token_ids = tokenizer.encode(text, 100)
-    assert tokenizer.decode(token_ids) == text and special(tokenizer, "<pad>") not in token_ids
+    assert tokenizer.decode(token_ids) == text and tokenizer.token_id("<pad>") not in token_ids
     assert tokenizer.encode_template(text, 100) == token_ids[1:]
 
 
@@ -300,18 +279,12 @@ def test_other_threads_run_while_a_long_text_is_encoded(tokenizer):
 
 
 def test_many_threads_encode_at_the_same_time(tokenizer):
-    expected = [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
-    results = {}
+    def encode(_=None):
+        return [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
 
-    def encode(name):
-        results[name] = [tokenizer.encode(f"text number {i} <|im_end|>", 100) for i in range(50)]
-
-    threads = [threading.Thread(target=encode, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert all(results[i] == expected for i in range(8))
+    expected = encode()
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(encode, range(8))) == [expected] * 8
 
 
 # Pieces
@@ -345,7 +318,7 @@ def test_a_thread_keeps_none_of_the_words_that_it_has_encoded(tokenizer):
 
 
 def test_a_special_token_and_an_unknown_id_add_nothing(tokenizer):
-    assert tokenizer.piece(special(tokenizer, "</s>")) == b""
+    assert tokenizer.piece(tokenizer.token_id("</s>")) == b""
     assert tokenizer.piece(10**6) == b""
 
 
