@@ -1,9 +1,5 @@
 """The functions that stand for exllamav2's extension on the CPU."""
 
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchyard.engine.backends.exl2.cpu import extension
+from tests.conftest import run_code
 from tests.engine.references import random_logits
 
 few = settings(max_examples=60)
@@ -153,47 +150,41 @@ def test_penalties_apply_and_fade_by_the_place_of_a_token(
 # Installing
 
 
-def run_python(source):
-    root = pathlib.Path(__file__).parents[2]
-    command = [sys.executable, "-c", source]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+def test_importing_the_package_imports_nothing_heavy():
+    run_code(
+        "import sys, switchyard.engine.backends.exl2.cpu\n"
+        "assert not {'torch', 'numpy', 'exllamav2'} & set(sys.modules)"
+    )
 
 
-def refusal(preparation):
-    """The ModelError of install() in a fresh interpreter, after `preparation`."""
-    done = run_python(
+@pytest.mark.parametrize(
+    ("preparation", "told"),
+    [
+        (
+            "sys.modules['torch'] = torch = types.ModuleType('torch')\n"
+            "torch.cuda = types.SimpleNamespace(is_available=lambda: True)",
+            "CUDA_VISIBLE_DEVICES= ",
+        ),
+        (
+            "importlib.metadata.version = lambda name: '0.3.1'",
+            "not 0.3.1: pip install exllamav2==0.3.2",
+        ),
+        (
+            "sys.modules['exllamav2'] = types.ModuleType('exllamav2')",
+            "has been imported already",
+        ),
+    ],
+    ids=["a GPU", "version", "imported"],
+)
+def test_install_refuses_what_it_does_not_stand_for(preparation, told):
+    """In a fresh Python."""
+    run_code(
         "import sys, types, importlib.metadata\n"
         "from switchyard.engine.backends.exl2 import cpu\n"
         "from switchyard.engine.errors import ModelError\n"
         f"{preparation}\n"
         "try: cpu.install()\n"
-        "except ModelError as error: print(error)\n"
+        f"except ModelError as error: assert {told!r} in str(error), error\n"
+        "else: raise SystemExit('installed')\n"
         "assert 'exllamav2_ext' not in sys.modules"
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_importing_the_package_imports_nothing_heavy():
-    done = run_python(
-        "import sys, switchyard.engine.backends.exl2.cpu\n"
-        "print({'torch', 'numpy', 'exllamav2'} & set(sys.modules))"
-    )
-    assert done.stdout == "set()\n"
-
-
-def test_install_refuses_a_machine_with_a_gpu():
-    assert "CUDA_VISIBLE_DEVICES= " in refusal(
-        "sys.modules['torch'] = torch = types.ModuleType('torch')\n"
-        "torch.cuda = types.SimpleNamespace(is_available=lambda: True)"
-    )
-
-
-def test_install_refuses_another_version_of_exllamav2():
-    message = refusal("importlib.metadata.version = lambda name: '0.3.1'")
-    assert "0.3.1" in message and "pip install exllamav2==0.3.2" in message
-
-
-def test_install_refuses_when_exllamav2_has_its_own_extension():
-    message = refusal("sys.modules['exllamav2'] = types.ModuleType('exllamav2')")
-    assert "has been imported already" in message

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from switchyard.engine.errors import ModelError
-from tests.engine.small_llama import PAGE, Scenario, assert_close, open_model
+from tests.engine.small_llama import PAGE, Scenario, assert_close
 
 if torch.cuda.is_available():
     pytest.skip("the CPU backend refuses a machine with a GPU", allow_module_level=True)
@@ -170,49 +170,3 @@ def test_lora_and_image_arguments_are_refused(scenario):
         scenario.forward([(0, [1], [0])], loras=[object()])
     with pytest.raises(ModelError, match="does not support images"):
         scenario.forward([(0, [1], [0])], indexed_embeddings=[object()])
-
-
-def test_the_real_generator_gives_concurrent_jobs_the_texts_they_get_alone(model_path):
-    model = open_model(model_path)
-    model.load()
-    from exllamav2 import ExLlamaV2Tokenizer
-    from exllamav2.generator import (
-        ExLlamaV2DynamicGenerator,
-        ExLlamaV2DynamicJob,
-        ExLlamaV2Sampler,
-    )
-
-    from switchyard.engine.backends.exl2.cpu.cache import CpuCache
-
-    generator = ExLlamaV2DynamicGenerator(
-        model=model,
-        cache=CpuCache(model, max_seq_len=16 * PAGE),
-        tokenizer=ExLlamaV2Tokenizer(model.config),
-        max_batch_size=8,
-        max_sampling_threads=1,
-        filter_background_eval=False,
-    )
-
-    def generate(*prompts):
-        for i, prompt in enumerate(prompts):
-            generator.enqueue(
-                ExLlamaV2DynamicJob(
-                    input_ids=torch.tensor([prompt]),
-                    max_new_tokens=24,
-                    gen_settings=ExLlamaV2Sampler.Settings.greedy(),
-                    identifier=i,
-                )
-            )
-        completions = [[] for _ in prompts]
-        while generator.num_remaining_jobs():
-            for result in generator.iterate():
-                if "token_ids" in result:
-                    completions[result["identifier"]] += result["token_ids"].flatten().tolist()
-        return completions
-
-    # Within a page, across its end, two pages, and the same beginning twice.
-    lengths = [1, 2, 20, 100, 250, 255, 300, 400]
-    prompts = [tokens(length, seed=length % 100, vocab_size=4096) for length in lengths]
-    together = generate(*prompts)
-    assert [len(completion) for completion in together] == [24] * 8
-    assert together == [generate(prompt)[0] for prompt in prompts]

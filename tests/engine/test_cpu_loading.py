@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from switchyard.engine.backends.exl2 import cpu
-from switchyard.engine.errors import ModelError, NoRoom
+from switchyard.engine.errors import ModelError
 from tests.engine import dense_llama
-from tests.engine.forced import exl2_backend
 from tests.engine.small_llama import CONFIG, Scenario, assert_close, open_model, write
 
 if torch.cuda.is_available():
@@ -44,16 +43,6 @@ def test_quantized_tensors_are_refused(tmp_path, plain, quantized):
     assert f"quantized ({Q_PROJ}.{quantized})" in refusal(tmp_path, CONFIG, tensors)
 
 
-def test_a_quantization_config_is_refused(tmp_path, plain):
-    config = CONFIG | {"quantization_config": {"quant_method": "exl2", "bits": 4.0}}
-    assert "the weights are quantized" in refusal(tmp_path, config, plain)
-
-
-def test_another_architecture_is_refused(tmp_path, plain):
-    config = CONFIG | {"architectures": ["MistralForCausalLM"]}
-    assert "not MistralForCausalLM" in refusal(tmp_path, config, plain)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -68,15 +57,29 @@ def test_another_architecture_is_refused(tmp_path, plain):
         ({"use_qk_norm": True}, "use_qk_norm"),
         ({"num_key_value_heads": 3}, "3 key/value heads"),
         ({"head_dim": 15}, "15"),
+        ({"architectures": ["MistralForCausalLM"]}, "not MistralForCausalLM"),
+        ({"quantization_config": {"quant_method": "exl2"}}, "the weights are quantized"),
+        ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but the files have more layers"),
     ],
 )
 def test_what_a_plain_llama_does_not_have_is_refused(tmp_path, plain, changes, named):
     assert named in refusal(tmp_path, CONFIG | changes, plain)
 
 
-@pytest.mark.parametrize("name", [f"{Q_PROJ}.bias", "model.layers.0.mlp.up_proj.bias"])
-def test_biases_are_refused(tmp_path, plain, name):
-    assert f"biases ({name})" in refusal(tmp_path, CONFIG, plain | {name: torch.zeros(64)})
+UP, NORM = "model.layers.0.mlp.up_proj.bias", "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "told"),
+    [
+        (f"{Q_PROJ}.bias", torch.zeros(64), f"biases ({Q_PROJ}.bias)"),
+        (UP, torch.zeros(64), f"biases ({UP})"),
+        (NORM, torch.ones(47), f"{NORM} is (47,), but config.json requires (48,)"),
+        (NORM, torch.ones(48, dtype=torch.int32), f"{NORM} is torch.int32"),
+    ],
+)
+def test_tensors_that_a_plain_llama_does_not_have_are_refused(tmp_path, plain, name, tensor, told):
+    assert told in refusal(tmp_path, CONFIG, plain | {name: tensor})
 
 
 def test_a_missing_tensor_is_refused(tmp_path, plain):
@@ -86,23 +89,6 @@ def test_a_missing_tensor_is_refused(tmp_path, plain):
     save_file(without(plain, f"{Q_PROJ}.weight"), tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=f"no tensor {Q_PROJ}.weight"):
         model.load()
-
-
-def test_a_tensor_of_another_shape_is_refused(tmp_path, plain):
-    tensors = plain | {"model.norm.weight": torch.ones(47)}
-    message = refusal(tmp_path, CONFIG, tensors)
-    assert "model.norm.weight is (47,), but config.json requires (48,)" in message
-
-
-def test_fewer_layers_than_there_are_is_refused(tmp_path, plain):
-    fewer = CONFIG["num_hidden_layers"] - 1
-    message = refusal(tmp_path, CONFIG | {"num_hidden_layers": fewer}, plain)
-    assert f"num_hidden_layers is {fewer}, but the files have more layers" in message
-
-
-def test_a_tensor_of_another_kind_is_refused(tmp_path, plain):
-    tensors = plain | {"model.norm.weight": torch.ones(48, dtype=torch.int32)}
-    assert "model.norm.weight is torch.int32" in refusal(tmp_path, CONFIG, tensors)
 
 
 def test_a_broken_file_is_refused(tmp_path, plain):
@@ -144,37 +130,12 @@ def test_unload_releases_the_weights(tmp_path):
     assert_close(scenario.forward([(0, [1], [0])])["logits"][0], scenario.expected([1]))
 
 
-def test_install_comes_before_the_library_and_for_its_own_version(monkeypatch):
-    cpu.install()
-    monkeypatch.delitem(sys.modules, "exllamav2_ext")
-    with pytest.raises(ModelError, match="has been imported already"):
-        cpu.install()
-    for name in [n for n in sys.modules if n.partition(".")[0] == "exllamav2"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(cpu, "EXLLAMAV2_VERSION", "0.0.1")
-    with pytest.raises(ModelError, match=r"needs exllamav2 0\.0\.1, not"):
-        cpu.install()
-
-
 def test_install_may_be_called_again():
     cpu.install()
     extension = sys.modules["exllamav2_ext"]
     assert isinstance(extension, types.ModuleType)
     cpu.install()
     assert sys.modules["exllamav2_ext"] is extension
-
-
-def test_room_in_the_hosts_memory_is_asked_for_before_weights_are_read(model_path, monkeypatch):
-    def refuse(config):
-        raise NoRoom("no room")
-
-    backend = exl2_backend(model_path)
-    from switchyard.engine.backends.exl2.cpu import llama, loader
-
-    monkeypatch.setattr(loader, "check_host", refuse)
-    monkeypatch.setattr(llama, "read_weights", None)
-    with pytest.raises(NoRoom):
-        backend.open()
 
 
 def test_only_the_thread_that_imports_is_silent(capsys):

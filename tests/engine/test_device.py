@@ -10,16 +10,7 @@ from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.backends.exl.occupancy import occupancy
 from switchyard.engine.errors import DeviceLost, OutOfMemory
 from switchyard.engine.stats import DeviceMemory, Occupancy
-from tests.engine.forced import exl2_backend
 from tests.scripted import job
-
-
-@pytest.fixture(scope="module")
-def backend(model_path):
-    backend = exl2_backend(model_path)
-    backend.open()
-    yield backend
-    backend.close()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +58,7 @@ def test_any_other_error_is_what_it_is(error):
     assert explain(error) is error
 
 
-def test_a_step_that_never_finds_memory_is_told_as_such(model_path):
+def test_a_step_that_never_finds_memory_is_told_as_such(opened):
     """So that fewer jobs run next."""
 
     def before(input_ids, is_prefill):
@@ -75,15 +66,13 @@ def test_a_step_that_never_finds_memory_is_told_as_such(model_path):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     failing = []
-    backend = exl2_backend(model_path, logits=lambda t: {7: 0.0}, before=before)
-    backend.open()
+    backend = opened(logits=lambda t: {7: 0.0}, before=before)
     backend.enqueue(job("a", 9))
     backend.iterate()
     failing.append(True)
     assert backend.iterate() == backend.iterate() == []
     with pytest.raises(OutOfMemory):
         backend.iterate()
-    backend.close()
 
 
 def test_each_gpu_that_holds_memory_of_ours_is_told(backend, monkeypatch):

@@ -11,10 +11,10 @@ import jinja2
 import pytest
 import tokenizers
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from switchyard import engine
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import run
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "make_model.py"
 SMALL = ("--hidden-size", "128", "--num-layers", "1", "--num-heads", "2", "--vocab-size", "512")
@@ -90,9 +90,9 @@ def test_exllamav2_reads_the_layout(model_path):
 
 
 def test_weights_are_float16_in_the_shapes_that_config_json_tells(small):
-    with safe_open(small / "model.safetensors", "pt") as tensors:
-        shapes = {name: tuple(tensors.get_tensor(name).shape) for name in sorted(tensors.keys())}
-        assert {str(tensors.get_tensor(name).dtype) for name in shapes} == {"torch.float16"}
+    tensors = load_file(small / "model.safetensors")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
     assert len(shapes) == 3 + 9
     assert shapes["lm_head.weight"] == shapes["model.embed_tokens.weight"] == (512, 128)
     assert shapes["model.layers.0.self_attn.k_proj.weight"] == (128, 128)
@@ -120,59 +120,38 @@ def test_a_vocabulary_larger_than_the_text_yields_is_filled_up(script, monkeypat
 def test_the_chat_template_separates_turns_by_special_tokens(model_path):
     root = pathlib.Path(model_path)
     config = json.loads((root / "tokenizer_config.json").read_text())
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hi {{ there }}"},
-        {"role": "assistant", "content": "Yes?"},
-    ]
+    said = {"system": "Be brief.", "user": "Hi {{ there }}", "assistant": "Yes?"}
+    messages = [{"role": role, "content": text} for role, text in said.items()]
     template = jinja2.Environment().from_string(config["chat_template"])
-    text = template.render(
-        messages=messages, bos_token=config["bos_token"], add_generation_prompt=True
-    )
-    assert text == (
-        "<s><|im_start|>system\nBe brief.<|im_end|>\n"
-        "<|im_start|>user\nHi {{ there }}<|im_end|>\n"
-        "<|im_start|>assistant\nYes?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-    without = template.render(messages=messages, bos_token="<s>")
-    assert without.endswith("Yes?<|im_end|>\n")
+    told = {"messages": messages, "bos_token": config["bos_token"]}
+    text = "<s>" + "".join(f"<|im_start|>{role}\n{t}<|im_end|>\n" for role, t in said.items())
+    assert template.render(told) == text
+    whole = text + "<|im_start|>assistant\n"
+    assert template.render(told, add_generation_prompt=True) == whole
     tokenizer = tokenizers.Tokenizer.from_file(str(root / "tokenizer.json"))
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    assert ids.count(tokenizer.token_to_id("<|im_start|>")) == 4
-    assert ids.count(tokenizer.token_to_id("<|im_end|>")) == 3
-    assert ids[0] == tokenizer.token_to_id("<s>")
+    tokens = tokenizer.encode(whole, add_special_tokens=False).tokens
+    assert (tokens.count("<|im_start|>"), tokens.count("<|im_end|>"), tokens[0]) == (4, 3, "<s>")
 
 
-def test_a_plain_prompt_begins_with_bos(model_path):
-    tokenizer = tokenizers.Tokenizer.from_file(f"{model_path}/tokenizer.json")
-    assert tokenizer.encode("Hi").tokens[0] == "<s>"
-
-
-def test_a_model_with_anothers_tokenizer_generates(main, model_path, tmp_path):
+def test_a_model_with_anothers_tokenizer_generates(opened, main, model_path, tmp_path):
     main(tmp_path / "model", "--tokenizer", model_path)
     made, source = files(tmp_path / "model"), files(pathlib.Path(model_path))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert made[name] == source[name]
     config = json.loads(made["config.json"])
-    assert (config["vocab_size"], config["num_hidden_layers"], config["hidden_size"]) == (
-        4096,
-        2,
-        128,
-    )
-    assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
-    backend = exl2_backend(str(tmp_path / "model"), max_seq_len=256, cache_tokens=256)
-    backend.open()
+    sizes = [config[n] for n in ("vocab_size", "num_hidden_layers", "hidden_size")]
+    assert [*sizes, config["bos_token_id"], config["eos_token_id"]] == [4096, 2, 128, 1, 2]
+    backend = opened(str(tmp_path / "model"), max_seq_len=256, cache_tokens=256)
     job = engine.Job("a", (1, 300), 5, ignore_eos=True)
-    assert ending(run(backend, job)["a"]).last.new_tokens == 5
-    backend.close()
+    assert run(backend, job)["a"][-1].new_tokens == 5
 
 
 def test_a_vocabulary_is_rounded_up(main, script, tmp_path):
-    (tmp_path / "source").mkdir()
-    script.make_tokenizer(300).save(str(tmp_path / "source" / "tokenizer.json"))
-    (tmp_path / "source" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
-    main(tmp_path / "model", "--tokenizer", str(tmp_path / "source"))
+    source = tmp_path / "source"
+    source.mkdir()
+    script.make_tokenizer(300).save(str(source / "tokenizer.json"))
+    (source / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    main(tmp_path / "model", "--tokenizer", str(source))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (320, 2, 2)
 
@@ -217,19 +196,13 @@ def test_exl2_is_written_as_exllamav2s_converter_does(main, tmp_path):
     sizes = ("hidden_size", "intermediate_size", "vocab_size")
     arguments = [word for n in sizes for word in (f"--{n.replace('_', '-')}", str(config[n]))]
     main(tmp_path / "exl2", "--exl2", "--num-layers", "1", *arguments)
-    with safe_open(converted / "output.safetensors", "pt") as tensors:
-        expected = {
-            name: (tensors.get_tensor(name).dtype, tuple(tensors.get_tensor(name).shape))
-            for name in tensors.keys()  # noqa: SIM118
-        }
-    with safe_open(tmp_path / "exl2" / "model.safetensors", "pt") as tensors:
-        names = set(tensors.keys())
-        assert names == {n for n in expected if "layers." not in n or "layers.0." in n}
-        for name in names:
-            found = tensors.get_tensor(name)
-            assert found.dtype == expected[name][0], name
-            if not name.endswith(("q_weight", "q_groups", "q_scale", "q_scale_max")):  # mixed bits
-                assert tuple(found.shape) == expected[name][1], name
+    expected = load_file(converted / "output.safetensors")
+    found = load_file(tmp_path / "exl2" / "model.safetensors")
+    assert found.keys() == {n for n in expected if "layers." not in n or "layers.0." in n}
+    for name, tensor in found.items():
+        assert tensor.dtype == expected[name].dtype, name
+        if not name.endswith(("q_weight", "q_groups", "q_scale", "q_scale_max")):  # mixed bits
+            assert tensor.shape == expected[name].shape, name
     quantization = json.loads((tmp_path / "exl2" / "config.json").read_text())
     assert quantization["quantization_config"]["quant_method"] == "exl2"
 

@@ -2,9 +2,7 @@
 
 import os
 import resource
-import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -14,6 +12,7 @@ from switchyard import engine
 from switchyard.app.chat.trial import READERS
 from switchyard.engine import ModelConfig
 from switchyard.engine.trial import child, trial
+from tests.conftest import run_code
 from tests.hostile import KINDS, backtrack, spoiled
 
 
@@ -60,14 +59,13 @@ def test_each_hostile_kind_ends_with_one_line_in_bounded_time_and_memory(
 
 def test_no_engine_is_opened_over_a_directory_that_fails(model_path, tmp_path):
     path = str(spoiled(backtrack, model_path, tmp_path))
-    with pytest.raises(engine.ModelError, match="retry-limit"):
-        engine.open_engine(ModelConfig(path, "m"))
-    with pytest.raises(engine.ModelError, match="retry-limit"):
-        engine.open_engine(ModelConfig(model_path, "m", draft_model=path))
+    for paths in ({"path": path}, {"path": model_path, "draft_model": path}):
+        with pytest.raises(engine.ModelError, match="retry-limit"):
+            engine.open_engine(ModelConfig(name="m", **paths))
 
 
-def test_a_directory_is_tried_once_until_its_files_change(model_path, tmp_path, runs):
-    path = shutil.copytree(model_path, tmp_path / "model")
+def test_a_directory_is_tried_once_until_its_files_change(directory, runs):
+    path = directory
     for _ in range(2):
         assert engine.try_directories([str(path)]) == {}
     assert runs == [str(path)]
@@ -81,16 +79,14 @@ def test_a_directory_is_tried_once_until_its_files_change(model_path, tmp_path, 
     assert len(runs) == 4
 
 
-def test_a_directory_that_changes_during_its_trial_fails(model_path, tmp_path, monkeypatch):
-    path = shutil.copytree(model_path, tmp_path / "model")
-
+def test_a_directory_that_changes_during_its_trial_fails(directory, monkeypatch):
     def change(paths, readers):
-        (path / "chat_template.jinja").write_text("x")
+        (directory / "chat_template.jinja").write_text("x")
         return {}
 
     monkeypatch.setattr(trial, "_run", change)
     with pytest.raises(engine.ModelError, match="changed while it was tried"):
-        engine.open_engine(ModelConfig(str(path), "m"))
+        engine.open_engine(ModelConfig(str(directory), "m"))
 
 
 @pytest.mark.parametrize(
@@ -122,22 +118,18 @@ def test_a_trial_that_cannot_begin_is_one_line(model_path, tmp_path, monkeypatch
     assert str(errors[model_path]).endswith("No module named 'switchyard.nothing'")
 
 
-def test_a_host_may_embed_python_and_ignore_the_end_of_its_children(
-    model_path, tmp_path, monkeypatch
-):
+def test_a_host_may_embed_python_and_ignore_the_end_of_its_children(directory, monkeypatch):
     """As uWSGI does."""
-    path = shutil.copytree(model_path, tmp_path / "model")
     monkeypatch.setattr(sys, "executable", "/usr/sbin/uwsgi")
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert engine.try_directories([str(path)], READERS) == {}
+        assert engine.try_directories([str(directory)], READERS) == {}
     finally:
         signal.signal(signal.SIGCHLD, before)
 
 
 def test_the_process_of_a_trial_imports_no_torch():
-    code = (
+    run_code(
         f"import sys, {child.__name__}, switchyard.app.chat.trial;"
         "assert not {'torch', 'exllamav2', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
