@@ -1,5 +1,6 @@
 import json
 import shutil
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -118,6 +119,31 @@ def make_engine(model_path, link, tmp_path):
         assert engine.close(timeout=20)
     for host in hosts:
         assert host.close(timeout=20)
+
+
+class Clock:
+    """In place of the module time."""
+
+    time = staticmethod(time.time)
+
+    def __init__(self):
+        self.now = 50.0  # seconds
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock for these modules of the engine, which a test sets."""
+
+    def clock(*modules):
+        made = Clock()
+        for module in modules:
+            monkeypatch.setattr(f"switchyard.engine.{module}.time", made)
+        return made
+
+    return clock
 
 
 @pytest.fixture

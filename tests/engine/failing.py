@@ -1,5 +1,7 @@
 """Engines whose backend waits, or fails."""
 
+import threading
+
 from switchyard.engine.messages import Failed, Finished
 from tests.scripted import Gate, ScriptedBackend, count
 
@@ -30,3 +32,10 @@ def failing_to_enqueue(backend, **errors):
 def names(param):
     """For `pytest.raises`: whether an error is about this parameter."""
     return lambda error: error.param == param
+
+
+def begin(call, *args):
+    """A thread of its own."""
+    thread = threading.Thread(target=call, args=args)
+    thread.start()
+    return thread

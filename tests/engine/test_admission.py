@@ -10,7 +10,7 @@ from switchyard import engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.held import Backlog
 from switchyard.engine.job import Constraint, Healing
-from switchyard.engine.messages import ModelInfo, Recovering
+from switchyard.engine.messages import ModelInfo
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule import admission
 from tests.engine.conftest import over_all_links
@@ -52,10 +52,8 @@ def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engi
 
 
 @pytest.mark.parametrize(("pace", "seconds"), [(0.01, 1.0), (2.0, 10.0), (100.0, 120.0)])
-def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, pace, seconds):
-    clock = Clock()
-    for module in ("engine", "held"):
-        monkeypatch.setattr(f"switchyard.engine.{module}.time", clock)
+def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, clock, pace, seconds):
+    clock = clock("engine", "held")
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_batch_size=1, max_pending=4)
     for i in range(40):  # a job every `pace` seconds
@@ -76,16 +74,6 @@ def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, monkeypatch, 
     gate.open()
     for stream in streams:
         take_all(stream)
-
-
-class Clock:
-    """In place of the time module."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
 
 
 def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
@@ -183,14 +171,6 @@ def test_an_identifier_that_is_in_use_is_rejected(make_engine):
     with pytest.raises(engine.InvalidJob, match="identifier a is in use"):
         model.submit([job("b"), job("a")])
     assert model.num_jobs == 1
-
-
-def test_an_engine_that_recovers_takes_jobs(make_engine):
-    model = make_engine(ScriptedBackend())
-    model.deliver([Recovering("a step failed")])
-    assert model.state == "recovering"
-    model.check_room(1)
-    assert text(take_all(model.submit([job("a", 2)]))) == "0 1 "
 
 
 def test_a_delivery_ends_while_many_threads_are_refused(make_engine):

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -105,28 +104,17 @@ def test_statistics_of_more_than_the_last_seconds_are_forgotten():
     assert standing.rates(999.0).new_tokens == 10.0
 
 
-def test_a_load_is_timed_from_its_own_beginning(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(standing_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    standing = Standing("m")
-    now[0] = 50.0
-    standing.begin_load()
-    now[0] = 53.0
-    standing.note(Loaded(INFO))
-    assert standing.load_seconds == 3.0
-    now[0] = 1000.0
-    standing.note(Restarting("killed"))
-    now[0] = 1004.0
-    standing.note(Loaded(INFO))
-    assert standing.load_seconds == 4.0
-
-
-def test_who_drains_takes_nothing_though_it_still_loads():
-    standing = Standing("m")
-    standing.drain()
-    assert standing.state == "draining"
-    standing.note(Loaded(INFO))
-    assert standing.state == "draining" and not standing.is_ready
+def test_a_load_is_timed_from_its_own_beginning(clock):
+    clock, standing = clock("standing"), Standing("m")
+    for seconds, begin in (
+        (3.0, standing.begin_load),
+        (4.0, lambda: standing.note(Restarting("killed"))),
+    ):
+        clock.now += 50.0
+        begin()
+        clock.now += seconds
+        standing.note(Loaded(INFO))
+        assert standing.load_seconds == seconds
 
 
 def test_engines_that_have_stopped_are_summed_up_once_and_let_go():

@@ -40,14 +40,6 @@ def test_closing_a_stream_removes_its_waiting_job(make_engine):
     assert [j.identifier for j in backend.enqueued] == ["a"]
 
 
-def test_a_closed_stream_keeps_nothing_that_still_comes(make_engine):
-    stream = make_engine(ScriptedBackend()).submit([job("a", 3)])
-    stream.close()
-    stream.close()
-    stream.put([Chunk("a", "late", (1,))])
-    assert text(stream.take(0)) != "late"
-
-
 def test_cancel_by_identifier_tells_the_reader_what_was_generated(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))

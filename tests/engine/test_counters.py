@@ -138,20 +138,15 @@ def test_nothing_that_was_counted_is_lost_with_its_process(make_engine):
     assert number(before.histograms["request_prompt_tokens"]) == 2
 
 
-class Clock:
-    def __init__(self, monkeypatch):
-        self.now = 50.0
-        monkeypatch.setattr(
-            counters, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.now)
-        )
+MODULE = "schedule.counters"
 
 
 def measured():
     return SimpleNamespace(work=Work(), occupancy=Occupancy)
 
 
-def test_no_more_is_told_than_four_times_a_second_and_the_last_always(monkeypatch):
-    clock, told, counts, backend = Clock(monkeypatch), [], Counters(), measured()
+def test_no_more_is_told_than_four_times_a_second_and_the_last_always(clock):
+    clock, told, counts, backend = clock(MODULE), [], Counters(), measured()
     for _ in range(1000):
         begin, clock.now = clock.now, clock.now + 0.001
         counts.iterate(begin, 1, 1)
@@ -166,8 +161,8 @@ def test_no_more_is_told_than_four_times_a_second_and_the_last_always(monkeypatc
     assert counts.wait() is None and counts.tell(backend, 0, 0) is None
 
 
-def test_the_times_of_a_job_add_up(monkeypatch):
-    Clock(monkeypatch)
+def test_the_times_of_a_job_add_up(clock):
+    clock(MODULE)
     counts, end = Counters(), replace(finished(job(), 3), timings=Timings(1.0, 2.0, 4.0))
     counts.finish(end, was_started=True)
     counts.finish(replace(end, timings=Timings(0.5, 0.0, 0.0)), was_started=False)
@@ -177,16 +172,16 @@ def test_the_times_of_a_job_add_up(monkeypatch):
     assert told["e2e_request_latency_seconds"].total == 7.5
 
 
-def test_a_recovery_without_a_job_is_told(monkeypatch):
-    clock, counts, backend = Clock(monkeypatch), Counters(), measured()
+def test_a_recovery_without_a_job_is_told(clock):
+    clock, counts, backend = clock(MODULE), Counters(), measured()
     assert counts.tell(backend, 0, 0)
     clock.now += INTERVAL
     counts.recover("rebuild")
     assert counts.tell(backend, 0, 0).totals.rebuilds == 1
 
 
-def test_gaps_are_those_of_a_batch_that_goes_on(monkeypatch):
-    clock, counts = Clock(monkeypatch), Counters()
+def test_gaps_are_those_of_a_batch_that_goes_on(clock):
+    clock, counts = clock(MODULE), Counters()
     for pause in (0.02, 0.02, 100.0, 0.02):
         if pause > 1:
             counts.wait()
@@ -196,8 +191,8 @@ def test_gaps_are_those_of_a_batch_that_goes_on(monkeypatch):
     assert number(gaps) == 4 and gaps.total == pytest.approx(4 * 0.02)
 
 
-def test_what_takes_time_to_find_out_is_asked_for_every_other_second(monkeypatch):
-    clock, counts, asked = Clock(monkeypatch), Counters(), []
+def test_what_takes_time_to_find_out_is_asked_for_every_other_second(clock):
+    clock, counts, asked = clock(MODULE), Counters(), []
     backend = SimpleNamespace(work=Work(), occupancy=lambda: asked.append(clock.now) or Occupancy())
     for _ in range(12):
         clock.now += INTERVAL
@@ -206,8 +201,8 @@ def test_what_takes_time_to_find_out_is_asked_for_every_other_second(monkeypatch
     assert len(asked) == 2 and asked[1] - asked[0] == OCCUPANCY_INTERVAL
 
 
-def test_a_copy_is_told_that_nobody_changes_afterwards(monkeypatch):
-    clock, counts, backend = Clock(monkeypatch), Counters(), measured()
+def test_a_copy_is_told_that_nobody_changes_afterwards(clock):
+    clock, counts, backend = clock(MODULE), Counters(), measured()
     counts.iterate(clock.now, 1, 1)
     stats = counts.tell(backend, 1, 0)
     counts.iterate(clock.now, 1, 1)
@@ -251,12 +246,3 @@ def test_a_value_on_a_bound_is_below_it():
     for value in (0.5, 1.0, 1.5, 2.5):
         counts.add(value, 2)
     assert counts.copy() == Histogram((4, 2, 2), 11.0)
-
-
-def test_nobody_but_the_engine_thread_asks_the_backend(make_engine):
-    backend = ScriptedBackend(story)
-    model = make_engine(backend)
-    take_all(model.submit([job("one", 5)]))
-    stats_of(model, lambda stats: stats.totals.cut == 1)
-    assert {ident for _, ident in backend.calls} == {backend.calls[0][1]}
-    assert "occupancy" in dict(backend.calls)

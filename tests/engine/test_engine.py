@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Finished, Restarting, Started, Zombies
+from switchyard.engine.messages import Chunk, Finished, Started
 from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, finished, job, slow
@@ -19,13 +19,6 @@ def test_a_job_gets_its_events_in_order_and_exactly_one_end(make_engine):
     assert [type(event) for event in events] == [Started, Chunk, Chunk, Chunk, Finished]
     assert text(events) == "0 1 2 "
     assert stream.take(20) == []  # at once: nothing can follow
-
-
-@pytest.mark.parametrize("event", [Zombies(1), Restarting("killed")], ids=str)
-def test_what_is_told_of_the_engine_thread_belongs_to_no_job(make_engine, event):
-    model = make_engine(ScriptedBackend())
-    model.deliver([event])
-    assert (model.standing.num_zombies, model.standing.num_restarts).count(1) == 1
 
 
 def named(job):
@@ -62,7 +55,7 @@ def test_all_calls_of_the_backend_come_from_one_thread(make_engine):
         take_all(stream)
     model.close(timeout=20)
     names = {name for name, _ in backend.calls}
-    assert names >= {"open", "has_room", "enqueue", "iterate", "close"}
+    assert names >= {"open", "has_room", "enqueue", "iterate", "occupancy", "close"}
     assert len({thread for _, thread in backend.calls}) == 1
     assert threading.get_ident() not in {thread for _, thread in backend.calls}
 

@@ -47,36 +47,6 @@ def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
     assert text(take_all(stream)) == "0 1 "
 
 
-def test_dead_backend_fails_every_stream_and_later_submits(make_engine):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-    backend.iterate_error = RuntimeError("x")
-    for name in ("reset", "rebuild", "reload"):
-        backend.recovery_errors[name] = ZeroDivisionError(name)
-    model = make_engine(backend, max_batch_size=1)
-    streams = [model.submit([job("a")]), model.submit([job("b")])]
-    gate.open()
-    ends = [take_all(stream)[-1] for stream in streams]
-    assert all(isinstance(end, Failed) for end in ends)
-    assert model.close(timeout=20)
-    with pytest.raises(engine.Dead, match="ZeroDivisionError"):
-        model.submit([job("c")])
-
-
-def test_not_even_a_panic_ends_the_engine_in_silence(make_engine):
-    gate = Gate()
-    backend = ScriptedBackend(gate=gate)
-    backend.iterate_error = Panic("unreachable code")
-    for name in ("reset", "rebuild", "reload"):
-        backend.recovery_errors[name] = Panic(f"{name}: unreachable code")
-    model = make_engine(backend)
-    stream = model.submit([job("a")])
-    gate.open()
-    assert isinstance(take_all(stream)[-1], Failed)
-    with pytest.raises(engine.Dead, match="can't be recovered: Panic: reload: unreachable code"):
-        model.submit([job("b")])
-
-
 def test_jobs_are_refused_while_the_model_loads(make_engine):
     backend = ScriptedBackend()
     backend.opening.clear()

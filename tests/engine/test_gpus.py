@@ -232,16 +232,6 @@ def test_gpus_of_shared_engines_are_theirs_to_check(there, model_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"gpus": (-1,)}, {"gpus": (0, 0)}, {"device": "cpu"}, {"link": "thread"}],
-    ids=str,
-)
-def test_gpus_that_make_no_sense_are_refused(model_path, wrong):
-    with pytest.raises(engine.ModelError, check=names("gpus")):
-        ModelConfig(model_path, "m", **{"gpus": (0,)} | wrong)
-
-
-@pytest.mark.parametrize(
     ("device", "found", "cuda", "says"),
     [
         ("auto", [GPU], None, "A GPU, that torch .* can't use: it is built without CUDA"),

@@ -256,24 +256,6 @@ def test_a_prompt_that_fails_while_it_is_scored_fails_alone(model_path):
 # Through the engine
 
 
-def test_a_job_whose_scores_were_told_does_not_start_over(make_engine):
-    def script(one):
-        yield Started(one.identifier)
-        yield PromptLogprobs(one.identifier, (None,))
-        while True:
-            yield Started(one.identifier)
-
-    backend = ScriptedBackend(script)
-    made = make_engine(backend)
-    stream = made.submit([job("a", prompt_logprobs=0)])
-    events = []
-    while not any(isinstance(event, PromptLogprobs) for event in events):
-        events += stream.take(10)
-    backend.iterate_errors.append(RuntimeError("a fault"))
-    while not stream.is_finished:
-        events += stream.take(10)
-        assert sum(isinstance(event, PromptLogprobs) for event in events) == 1
-    assert isinstance(events[-1], Failed)
 
 
 def test_a_completions_logprobs_are_those_that_it_has_as_a_prompt(model_path, tmp_path):

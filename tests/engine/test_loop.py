@@ -59,14 +59,6 @@ def looping(job):
     yield finished(job, job.max_new_tokens)
 
 
-def test_a_job_that_asked_for_it_stops_at_a_loop_and_says_so(make_engine):
-    backend = ScriptedBackend(looping)
-    events = take_all(make_engine(backend).submit([job("a", 100, stop_on_loop=True)]))
-    assert events[-1] == Finished("a", "stop", 3, 32, 0, stop_reason="loop")
-    assert sum(isinstance(event, Chunk) for event in events) == 32
-    assert not backend.active
-
-
 @pytest.mark.parametrize(
     ("more", "new_tokens"),
     [

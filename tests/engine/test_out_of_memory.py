@@ -120,12 +120,12 @@ def test_the_batch_grows_back_one_by_one():
     for i in range(4):
         batch.end(f"job{i}")
     sizes = []
-    for _ in range(3 * GROW_AFTER):
+    for _ in range(4 * GROW_AFTER):
         while not batch.is_full:
             batch.add(job(f"more{len(batch)}"))
         sizes.append(len(batch))
         batch.note([Chunk("more0", "x", (1,))])
-    assert sizes == [2] * GROW_AFTER + [3] * GROW_AFTER + [4] * GROW_AFTER
+    assert sizes == [2] * GROW_AFTER + [3] * GROW_AFTER + [4] * 2 * GROW_AFTER
     for _ in range(5):
         batch.halve()
     assert not Batch(1).is_full and batch.is_full

@@ -2,7 +2,6 @@
 
 import io
 import logging
-from types import SimpleNamespace
 
 import pytest
 
@@ -50,12 +49,11 @@ def test_lines_are_logged_elsewhere_now_and_then(monkeypatch, caplog, every, lin
     assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"][:lines]
 
 
-def test_no_more_lines_are_logged_than_one_in_some_seconds(monkeypatch, caplog):
-    now = [100.0]
+def test_no_more_lines_are_logged_than_one_in_some_seconds(monkeypatch, clock, caplog):
+    clock = clock("backends.exl.progress")
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with caplog.at_level(logging.INFO), Progress("small") as told:
-        for done, now[0] in enumerate((104.0, 106.0, 107.0, 112.0)):
+        for done, clock.now in enumerate((54.0, 56.0, 57.0, 62.0)):
             told(done, 4)
     messages = [record.getMessage() for record in caplog.records]
     assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"]

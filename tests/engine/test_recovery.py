@@ -47,16 +47,6 @@ def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
     assert model.state == "ready" and model.error is None
 
 
-def test_a_panic_of_a_library_is_recovered_from_as_any_error(make_engine):
-    model, backend, gate = held(make_engine)
-    backend.iterate_errors = [Panic("unreachable code")]
-    backend.recovery_errors = {"reset": Panic("unreachable code")}
-    stream = model.submit([job("a")])
-    gate.open()
-    assert text(take_all(stream)) == "0 1 2 "
-    assert backend.recoveries == ["reset", "rebuild"] and model.state == "ready"
-
-
 def test_a_job_whose_prompts_logprobs_were_told_does_not_start_over(make_engine):
     def scored(job):
         yield PromptLogprobs(job.identifier, (None,))
@@ -144,10 +134,11 @@ def starts_only(job):
         yield Started(job.identifier)
 
 
-def test_a_way_that_fails_itself_leads_to_the_next_at_once(make_engine):
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
+def test_a_way_that_fails_itself_leads_to_the_next_at_once(make_engine, kind):
     model, backend, gate = held(make_engine)
-    backend.iterate_errors = [RuntimeError("first")]
-    backend.recovery_errors = {"reset": RuntimeError("not yet"), "rebuild": RuntimeError("still")}
+    backend.iterate_errors = [kind("first")]
+    backend.recovery_errors = {"reset": kind("not yet"), "rebuild": kind("still")}
     stream = model.submit([job("a")])
     gate.open()
     assert text(take_all(stream)) == "0 1 2 "
@@ -166,19 +157,24 @@ def test_a_device_that_is_lost_by_a_recovery_is_tried_no_further(make_engine):
     assert type(model.error) is engine.DeviceLost and str(model.error) == "the device is lost"
 
 
-def test_an_engine_that_nothing_brings_back_stops_with_the_reason(make_engine):
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
+def test_an_engine_that_nothing_brings_back_stops_with_the_reason(make_engine, kind):
     model, backend, gate = held(make_engine, max_batch_size=1)
     models = engine.Models([model])
-    backend.iterate_errors = [RuntimeError("first")]
+    backend.iterate_errors = [kind("first")]
     for name in ("reset", "rebuild", "reload"):
-        backend.recovery_errors[name] = RuntimeError(f"{name} failed")
-    stream = model.submit([job("a")])
+        backend.recovery_errors[name] = kind(f"{name} failed")
+    streams = [model.submit([job(name)]) for name in ("a", "b")]
     assert models.wait_until_stopped(0) is None
     gate.open()
-    [failed] = ends(take_all(stream))
-    assert isinstance(failed.error, engine.Dead) and failed.error.retry_after >= 1  # it never ran
+    for stream in streams:
+        [failed] = ends(take_all(stream))
+        assert isinstance(failed.error, engine.Dead) and failed.error.retry_after >= 1  # none ran
     assert models.wait_until_stopped(20) is model
-    assert model.state == "stopped" and "reload failed" in str(model.error)
+    reason = f"can't be recovered: {kind.__name__}: reload failed"
+    assert model.state == "stopped" and reason in str(model.error)
+    with pytest.raises(engine.Dead, match=reason):
+        model.submit([job("c")])
 
 
 def test_a_lost_device_ends_all_jobs_and_is_not_tried_again(make_engine):

@@ -32,9 +32,11 @@ def test_a_model_that_is_loaded_anew_begins_without_progress():
     standing.note(Loaded(INFO))
     assert standing.state == "ready"
     assert standing.note(Restarting("lost"))
-    assert (standing.state, standing.progress) == ("loading", None)
+    assert (standing.state, standing.progress, str(standing.error)) == ("loading", None, "lost")
     standing.note(LoadProgress(0.25))
     assert standing.progress == 0.25
+    standing.note(Loaded(INFO))
+    assert (standing.state, standing.error) == ("ready", None)
 
 
 def test_a_model_that_recovers_is_loaded():
@@ -48,9 +50,10 @@ def test_a_model_that_recovers_is_loaded():
 def test_a_model_that_is_going_comes_back_by_nothing_that_is_told():
     standing = Standing("tiny")
     standing.drain()
+    assert standing.state == "draining"
     for event in (Loaded(INFO), Restarting("lost"), Loaded(INFO), Recovering("x")):
         standing.note(event)
-        assert standing.state == "draining"
+        assert (standing.state, standing.is_ready) == ("draining", False)
     standing.note(Stopped(None))
     standing.drain()
     assert standing.state == "stopped"
@@ -65,11 +68,12 @@ def test_a_job_that_has_started_has_no_place_whatever_an_older_list_says():
 
 def test_what_went_wrong_under_a_name_is_counted_on():
     old, new = Standing("tiny"), Standing("tiny")
-    for event in (Zombies(3), Hanging("x"), Hanging("y"), Restarting("lost")):
+    more = Hanging("x"), Hanging("y"), Restarting("lost"), Restarting("again")
+    for event in (Zombies(2), Zombies(1), *more):
         old.note(event)
     new.note(Zombies(1))
     new.follow(Past(), old)
-    assert (new.num_zombies, new.num_hangs, new.num_restarts) == (4, 2, 1)
+    assert (new.num_zombies, new.num_hangs, new.num_restarts) == (4, 2, 2)
 
 
 def test_an_engine_that_drains_counts_on_under_its_name():
@@ -108,7 +112,7 @@ def test_what_replicas_tell_again_counts_once():
 
 def test_why_no_replica_is_ready_is_told_by_one_that_knows():
     standing = Standing("model")
-    standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
+    standing.note(Loaded(INFO))
     loading = ReplicaState("loading", "", 0, (), "", None, 0, 0)
     standing.note(ReplicaStates((loading, replace(loading, reason="it was killed"))))
     assert (standing.state, str(standing.error)) == ("recovering", "it was killed")
@@ -122,7 +126,7 @@ def test_why_no_replica_is_ready_is_told_by_one_that_knows():
 
 def test_a_stopped_replica_is_not_the_reason_for_those_that_come_back():
     standing = Standing("model")
-    standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
+    standing.note(Loaded(INFO))
     gone = ReplicaState("stopped", "another version", 0, (), "", None, 0, 0)
     left = replace(gone, status="recovering", reason="out of memory")
     standing.note(ReplicaStates((gone, left)))
@@ -134,8 +138,8 @@ def test_a_stopped_replica_is_not_the_reason_for_those_that_come_back():
 
 def test_engines_that_promise_less_than_before_are_no_new_load():
     standing = Standing("model")
-    standing.note(Loaded(ModelInfo(2048, 4096, 256, 64, "scripted")))
+    standing.note(Loaded(INFO))
     seconds = standing.load_seconds
-    smaller = ModelInfo(2048, 4096, 256, 32, "scripted")
+    smaller = replace(INFO, num_pages=32)
     standing.note(Loaded(smaller))
     assert (standing.info, standing.load_seconds) == (smaller, seconds)

@@ -6,28 +6,18 @@ import pytest
 
 from switchyard.engine.errors import JobFailed
 from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started, Timings
-from switchyard.engine.schedule import stopwatch as module
 from switchyard.engine.schedule.counters import Counters
 from switchyard.engine.schedule.stopwatch import Stopwatch
+from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, job
 
 END = Finished("a", "stop", 1, 2, 0)
 TOKEN = Chunk("a", "x", (1,))
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock(clock):
+    return clock("schedule.stopwatch")
 
 
 def run(clock, *steps):
@@ -42,9 +32,26 @@ def run(clock, *steps):
     return told.timings
 
 
-def test_a_job_waits_computes_its_prompt_and_decodes(clock):
-    steps = (100, "start"), (101, Started("a")), (103, TOKEN), (104, TOKEN), (110, END)
-    assert run(clock, *steps) == Timings(10, 3, 7)
+@pytest.mark.parametrize(
+    ("steps", "timings"),
+    [
+        (
+            [(100, "start"), (101, Started("a")), (103, TOKEN), (104, TOKEN), (110, END)],
+            Timings(10, 3, 7),
+        ),
+        # It has waited until its last start.
+        (
+            [(100, "start"), (101, PutBack("a")), (105, "start"), (106, TOKEN), (107, END)],
+            Timings(15, 1, 1),
+        ),
+        ([(100, "start"), (101, PutBack("a")), (107, END)], Timings(17, 0, 0)),
+        ([(100, "start"), (104, END)], Timings(10, 4, 0)),
+        ([(104, END)], Timings(14, 0, 0)),
+    ],
+    ids=["whole", "put back", "put back and ended", "without a token", "waiting"],
+)
+def test_a_job_waits_computes_its_prompt_and_decodes(clock, steps, timings):
+    assert run(clock, *steps) == timings
 
 
 def test_the_start_of_a_job_tells_how_long_it_has_waited(clock):
@@ -56,20 +63,6 @@ def test_the_start_of_a_job_tells_how_long_it_has_waited(clock):
         [told] = stopwatch.stamp([Started("a")])
         assert told.queue == clock.now - 95
         stopwatch.stamp([PutBack("a")])
-
-
-def test_a_job_that_was_put_back_has_waited_until_its_last_start(clock):
-    steps = (100, "start"), (101, PutBack("a")), (105, "start"), (106, TOKEN), (107, END)
-    assert run(clock, *steps) == Timings(15, 1, 1)
-    assert run(clock, (100, "start"), (101, PutBack("a")), (107, END)) == Timings(17, 0, 0)
-
-
-def test_a_job_that_ends_before_its_first_token_has_not_decoded(clock):
-    assert run(clock, (100, "start"), (104, END)) == Timings(10, 4, 0)
-
-
-def test_a_job_that_ends_while_it_waits_has_only_waited(clock):
-    assert run(clock, (104, END)) == Timings(14, 0, 0)
 
 
 def test_what_has_ended_is_forgotten(clock):
@@ -94,13 +87,9 @@ def test_the_engine_measures_each_part(make_engine):
     submitted = time.monotonic()
     waited = time.monotonic()
     gate.open()
-    while not first.is_finished:
-        first.take()
-    events = []
-    while not second.is_finished:
-        events += second.take()
+    take_all(first)
+    timings = take_all(second)[-1].timings
     end = time.monotonic()
-    timings = events[-1].timings
     assert timings.queue >= waited - submitted
     assert timings.prefill > 0 and timings.decode > 0
     assert timings.queue + timings.prefill + timings.decode <= end - begin
