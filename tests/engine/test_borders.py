@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -106,10 +107,8 @@ def test_statistics_of_more_than_the_last_seconds_are_forgotten():
 
 def test_a_load_is_timed_from_its_own_beginning(clock):
     clock, standing = clock("standing"), Standing("m")
-    for seconds, begin in (
-        (3.0, standing.begin_load),
-        (4.0, lambda: standing.note(Restarting("killed"))),
-    ):
+    restart = partial(standing.note, Restarting("killed"))
+    for seconds, begin in ((3.0, standing.begin_load), (4.0, restart)):
         clock.now += 50.0
         begin()
         clock.now += seconds

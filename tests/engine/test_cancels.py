@@ -1,7 +1,6 @@
 """Jobs that are cancelled, and the list of jobs at work."""
 
 import queue
-import threading
 import time
 
 from switchyard.engine.messages import (
@@ -12,6 +11,7 @@ from switchyard.engine.messages import (
     Started,
 )
 from tests.engine.conftest import over_all_links
+from tests.engine.failing import begin
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, job
 
@@ -74,11 +74,10 @@ def test_jobs_tells_state_place_counts_and_pages(make_engine):
     for name in ("b", "c"):
         model.submit([job(name, prompt=(1, 2, 3, 4))])
     a, b, c = told(model, gate)
-    assert [j.identifier for j in (a, b, c)] == ["a", "b", "c"]
-    assert (a.state, a.place, a.num_pages, a.priority) == ("prefill", None, 1, 7)
-    assert [(j.state, j.place, j.num_pages) for j in (b, c)] == [
-        ("pending", 1, 0),
-        ("pending", 2, 0),
+    assert [(j.identifier, j.state, j.place, j.num_pages, j.priority) for j in (a, b, c)] == [
+        ("a", "prefill", None, 1, 7),
+        ("b", "pending", 1, 0, 0),
+        ("c", "pending", 2, 0, 0),
     ]
     a, b, c = told(model, gate)
     assert (a.state, a.place, a.prompt_tokens, a.new_tokens) == ("decode", None, 3, 1)
@@ -120,8 +119,7 @@ def test_a_list_comes_with_its_answer_and_not_when_the_time_is_over(make_engine)
     streams = [model.submit([job(name, 100)]) for name in ("a", "b")]
     gate.step(2)
     gate.wait_until_held()
-    thread = threading.Thread(target=lambda: lists.put(model.jobs(120)))
-    thread.start()
+    thread = begin(lambda: lists.put(model.jobs(120)))
     gate.open()
     assert [state.place for state in lists.get(timeout=20)] == [None, 1]
     thread.join(20)
@@ -135,8 +133,7 @@ def test_while_one_asks_where_it_stands_no_other_does(make_engine, monkeypatch):
     streams = [model.submit([job(name)]) for name in ("active", "waits")]
     gate.wait_until_held()  # the engine thread answers nobody
     monkeypatch.setattr(model._link, "send", questions.put)
-    first = threading.Thread(target=model.queued, args=("waits", 3600, 120))
-    first.start()
+    first = begin(model.queued, "waits", 3600, 120)
     question = questions.get(timeout=20)
     assert model.queued("waits", 3600, 0.01) is None
     assert questions.empty()

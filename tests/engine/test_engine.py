@@ -2,12 +2,14 @@
 
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Finished, Started
 from tests.engine.conftest import over_all_links
+from tests.engine.failing import begin
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, finished, job, slow
 
@@ -31,26 +33,21 @@ def named(job):
 def test_each_of_many_threads_gets_its_own_events(make_engine):
     model = make_engine(ScriptedBackend(named), max_batch_size=200)
     barrier = threading.Barrier(200)
-    texts = {}
 
-    def request(name):
+    def request(number):
         barrier.wait(20)
-        texts[name] = text(take_all(model.submit([job(name, 50)])))
+        return text(take_all(model.submit([job(f"job{number}", 50)])))
 
-    threads = [threading.Thread(target=request, args=(f"job{i}",)) for i in range(200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert texts == {f"job{i}": "".join(f"job{i}:{k} " for k in range(50)) for i in range(200)}
+    with ThreadPoolExecutor(200) as threads:
+        texts = list(threads.map(request, range(200)))
+    assert texts == ["".join(f"job{i}:{k} " for k in range(50)) for i in range(200)]
 
 
 def test_all_calls_of_the_backend_come_from_one_thread(make_engine):
     backend = ScriptedBackend()
     model = make_engine(backend)
     streams = [model.submit([job(f"job{i}")]) for i in range(8)]
-    streams.append(model.submit([job("cancelled", 1000)]))
-    streams.pop().close()
+    model.submit([job("cancelled", 1000)]).close()
     for stream in streams:
         take_all(stream)
     model.close(timeout=20)
@@ -152,8 +149,7 @@ def test_a_stream_that_one_thread_polls_may_have_another_that_waits(make_engine)
         while not stream.is_finished:
             taken.put(stream.take(60))
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = begin(wait)
     for _ in range(22):  # with its start and its end
         gate.step()
         assert taken.get(timeout=20)  # long before the time of a wait is over

@@ -1,11 +1,11 @@
 """An engine loads, fails, drains and closes."""
 
 import contextlib
-import functools
 import gc
 import threading
 import time
 import weakref
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +18,6 @@ from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import (
     Cancel,
     Failed,
-    Finished,
     ListJobs,
     ListPending,
     Loaded,
@@ -29,6 +28,7 @@ from switchyard.engine.messages import (
     Stopped,
 )
 from tests.engine.conftest import over_all_links
+from tests.engine.failing import begin
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, Panic, ScriptedBackend, endless, finished, job
 
@@ -81,8 +81,7 @@ def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))
     stream = model.submit([job("a", 3)])
-    closing = threading.Thread(target=model.close, args=(60, 20))
-    closing.start()
+    closing = begin(model.close, 60, 20)
     with model._changed:
         assert model._changed.wait_for(lambda: model.state == "draining", 20)
     with pytest.raises(engine.Draining):
@@ -109,11 +108,25 @@ class NoLink:
         return True
 
 
+INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
+
+
+@pytest.fixture
+def alone(model_path):
+    """An engine over NoLink, loaded."""
+
+    def alone(info=INFO, **config):
+        model = Engine(ModelConfig(model_path, "m", **config), lambda deliver: NoLink())
+        if info is not None:
+            model.deliver([Loaded(info)])
+        return model
+
+    return alone
+
+
 @pytest.mark.parametrize(("setting", "context"), [(300, 300), (None, 2048)])
-def test_the_context_is_the_settings_then_the_files_then_the_loaded_models(
-    model_path, setting, context
-):
-    model = Engine(ModelConfig(model_path, "m", max_seq_len=setting), lambda deliver: NoLink())
+def test_the_context_is_the_settings_then_the_files_then_the_loaded_models(alone, setting, context):
+    model = alone(None, max_seq_len=setting)
     assert model.context == context
     with pytest.raises(engine.Loading):
         model.max_tokens  # noqa: B018
@@ -121,11 +134,10 @@ def test_the_context_is_the_settings_then_the_files_then_the_loaded_models(
     assert (model.context, model.max_tokens) == (280, 277)
 
 
-def test_jobs_of_other_servers_are_asked_for_and_ended_on_a_shared_engine_alone(model_path):
-    shared = ModelConfig(model_path, "m", link="socket", at=("unix:/run/engine",))
-    for config in (shared, ModelConfig(model_path, "m")):
-        model = Engine(config, lambda deliver: NoLink())
-        model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+def test_jobs_of_other_servers_are_asked_for_and_ended_on_a_shared_engine_alone(alone):
+    shared = {"link": "socket", "at": ("unix:/run/engine",)}
+    for config in (shared, {}):
+        model = alone(**config)
         assert model.jobs(timeout=0) == [] and model._link.sent == []
         assert model.jobs(timeout=0.001) == []
         assert model.cancel("unknown") is (config is shared)
@@ -133,9 +145,8 @@ def test_jobs_of_other_servers_are_asked_for_and_ended_on_a_shared_engine_alone(
         assert kinds == [ListJobs, Cancel] * (config is shared)
 
 
-def test_a_place_is_told_of_jobs_that_wait_and_of_no_others(model_path):
-    model = Engine(ModelConfig(model_path, "m"), lambda deliver: NoLink())
-    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+def test_a_place_is_told_of_jobs_that_wait_and_of_no_others(alone):
+    model = alone()
     model.submit([job("a", 9, prompt=(1, 2)), job("b", 9, prompt=(1, 2, 3, 4))])
     model.deliver([PendingList(0, ("x", "a", "b"))])
     assert model.queued("b", 60.0, timeout=0) == Queued("b", 3, 4)
@@ -149,71 +160,40 @@ def test_a_place_is_told_of_jobs_that_wait_and_of_no_others(model_path):
 def test_a_release_that_fails_is_logged_and_the_engine_has_ended(make_engine, caplog):
     backend = ScriptedBackend()
     model = make_engine(backend)
-
-    def fail():
-        raise Panic("in the driver")
-
-    backend.close = fail
+    backend.close = Mock(side_effect=Panic("in the driver"))
     assert model.close(timeout=20)
     assert (model.state, model.error) == ("stopped", None)
     assert "release of the model" in caplog.text and "in the driver" in caplog.text
 
 
-def test_a_load_that_is_given_up_is_waited_for_no_longer(model_path):
-    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
-    model.start()
-    found = []
-    waiting = threading.Thread(target=lambda: found.append(model.wait_until_loaded(60)))
-    waiting.start()
+@pytest.mark.parametrize(
+    ("info", "ask", "end"),
+    [
+        (None, lambda model: model.wait_until_loaded(60), Engine.drain),
+        (INFO, lambda model: model.queued("a", 0.0, 60.0), lambda m: m.deliver([Stopped(None)])),
+        (INFO, lambda model: model.close(60, 20), lambda m: m.deliver([finished(job("a"), 1)])),
+    ],
+    ids=["a load that is given up", "a place in an engine that ended", "the last job of a close"],
+)
+def test_nothing_is_waited_for_that_will_not_come(alone, info, ask, end):
+    model, found = alone(info), []
+    if info is not None:
+        model.submit([job("a")])
+    waiting = begin(lambda: found.append(ask(model)))
     while not model._changed._waiters:
         time.sleep(0.001)
-    model.drain()
+    end(model)
     waiting.join(20)
-    assert found == [False]
+    assert not waiting.is_alive() and found[0] is not (info is None)
 
 
-def test_a_place_is_not_waited_for_once_the_engine_has_ended(model_path):
-    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
-    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
-    model.submit([job("a", 1)])
-    asking = threading.Thread(target=model.queued, args=("a", 0.0, 60.0))
-    asking.start()
-    while not model._changed._waiters:
-        time.sleep(0.001)
-    model.deliver([Stopped(None)])
-    asking.join(20)
-    assert not asking.is_alive()
-
-
-def test_what_comes_after_the_end_of_an_engine_is_dropped(model_path):
-    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
-    stopped = []
+def test_what_comes_after_the_end_of_an_engine_is_dropped(alone):
+    model, stopped = alone(None), []
     model.on_stopped(stopped.append)
     model.deliver([Stopped(None)])
-    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
+    model.deliver([Loaded(INFO)])
     model.deliver([Stopped(engine.DeviceLost("the process was killed"))])
     assert model.error is None and model.standing.info is None and stopped == [model]
-
-
-def test_close_waits_no_longer_than_for_the_last_job(model_path, monkeypatch):
-    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
-    model.deliver([Loaded(ModelInfo(2048, 4096, 256, 64, "scripted"))])
-    stream = model.submit([job("a", 1)])
-    waits = threading.Event()
-    wait_for = model._changed.wait_for
-
-    def wait(*args):
-        waits.set()  # under the lock: what is delivered comes after
-        return wait_for(*args)
-
-    monkeypatch.setattr(model._changed, "wait_for", wait)
-    closing = threading.Thread(target=model.close, args=(60, 20))
-    closing.start()
-    assert waits.wait(20)
-    model.deliver([finished(job("a", 1), 1)])
-    closing.join(20)
-    assert not closing.is_alive()
-    assert isinstance(take_all(stream)[-1], Finished)
 
 
 class Weights:
@@ -254,7 +234,7 @@ class TellingLock:
         self._lock.release()
 
 
-def test_grammars_are_made_once_and_by_who_asks_first(model_path, monkeypatch):
+def test_grammars_are_made_once_and_by_who_asks_first(alone, monkeypatch):
     made = []
 
     def make(tokenizer):
@@ -264,14 +244,12 @@ def test_grammars_are_made_once_and_by_who_asks_first(model_path, monkeypatch):
         return Grammars(tokenizer)
 
     monkeypatch.setattr("switchyard.engine.engine.Grammars", make)
-    model = Engine(ModelConfig(model_path, "scripted"), lambda deliver: NoLink())
+    model = alone(None)
     assert made == []  # a load beside running answers holds none of them up
     lock = model._making = TellingLock()
-    call = functools.partial(model.check_constraint, constraints.regex("a+"))
-    asking = [threading.Thread(target=call) for _ in range(4)]
-    for thread in asking:
-        thread.start()
-    for thread in asking:
+    asking = range(4)
+    threads = [begin(model.check_constraint, constraints.regex("a+")) for _ in asking]
+    for thread in threads:
         thread.join(20)
     assert made == [model.tokenizer]
 

@@ -1,6 +1,7 @@
 """The bug that this server exists for, and that it isn't in it: on the real generator."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,22 +26,17 @@ def jobs():
 
 
 @pytest.fixture(scope="module")
-def alone(model_path, jobs):
+def alone(backend, jobs):
     """The text of each job's prompt by itself."""
-    backend = exl2_backend(model_path)
-    backend.open()
-    texts = {j.identifier: ending(run(backend, j)[j.identifier]).text for j in jobs}
-    backend.close()
-    return texts
+    return {j.identifier: ending(run(backend, j)[j.identifier]).text for j in jobs}
 
 
-def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone):
+def test_threads_that_each_iterate_get_each_others_text(opened, jobs, alone):
     """Two request threads on the bare generator, as a threaded Flask view would do it: enqueue,
     then iterate and collect until one's own job ends. They take turns, so the generator itself
     is never entered twice; the results still go to whoever happens to call.
     """
-    backend = exl2_backend(model_path)
-    backend.open()
+    backend = opened()
     generator, turn = backend._generator, threading.Barrier(2)
     texts = {}
 
@@ -58,12 +54,8 @@ def test_threads_that_each_iterate_get_each_others_text(model_path, jobs, alone)
         texts[one.identifier] = "".join(pieces)
 
     pair = jobs[:2]
-    threads = [threading.Thread(target=request, args=(one, i == 0)) for i, one in enumerate(pair)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    backend.close()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(request, pair, (True, False)))
     mixed = [texts[one.identifier] != alone[one.identifier] for one in pair]
     assert mixed == [True, True]
 
@@ -91,11 +83,8 @@ def test_request_threads_of_an_engine_get_their_own_text_alone(
         assert {event.identifier for event in events} == {one.identifier}
         texts[one.identifier] = text(e for e in events if isinstance(e, Chunk))
 
-    threads = [threading.Thread(target=request, args=(one,)) for one in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
+        list(threads.map(request, jobs))
     assert texts == alone
     assert len(set(alone.values())) > NUM_THREADS / 2
     assert callers == {"engine-scripted"}

@@ -84,8 +84,14 @@ def wait_for_state(model, state):
         assert model._changed.wait_for(lambda: model.state == state, 20), model.state
 
 
-def test_a_hang_is_told_to_all_and_the_engine_recovers_once_it_is_over(hanging):
+@pytest.mark.parametrize(
+    ("errors", "recoveries"),
+    [([], ["reset"]), ([RuntimeError("timed out")], ["reset", "rebuild"])],
+    ids=["returns", "raises"],
+)
+def test_a_hang_is_told_to_all_and_the_engine_recovers_once_it_is_over(hanging, errors, recoveries):
     model, backend, gate, streams = hanging(fair_wait_factor=2.0)
+    backend.iterate_errors = errors
     for stream in streams:
         events = take_all(stream)
         assert [type(event) for event in events] == [Failed]
@@ -99,18 +105,7 @@ def test_a_hang_is_told_to_all_and_the_engine_recovers_once_it_is_over(hanging):
     assert model.error is None
     assert text(take_all(model.submit([job("next")]))) == "0 1 2 "
     assert [j.identifier for j in backend.enqueued] == ["active", "next"]
-    assert backend.recoveries == ["reset"] and model._link._pending._factor == 2.0
-
-
-def test_a_hang_that_ends_with_an_exception_is_over_as_well(hanging):
-    model, backend, gate, streams = hanging()
-    for stream in streams:
-        take_all(stream)
-    backend.iterate_errors = [RuntimeError("timed out")]
-    gate.open()
-    wait_for_state(model, "ready")
-    assert text(take_all(model.submit([job("next")]))) == "0 1 2 "
-    assert [j.identifier for j in backend.enqueued] == ["active", "next"]
+    assert backend.recoveries == recoveries and model._link._pending._factor == 2.0
 
 
 def test_a_hanging_cancel_is_noticed_as_well(make_engine):
