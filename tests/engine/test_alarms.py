@@ -1,10 +1,12 @@
 import queue
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from switchyard.engine.schedule.alarms import Alarms
+from tests.engine.failing import begin
 
 
 @pytest.fixture
@@ -16,16 +18,6 @@ def alarm_threads():
     return [t for t in threading.enumerate() if t.name == "alarms"]
 
 
-def test_they_ring_in_the_order_of_their_times_on_one_thread(alarms):
-    rung = queue.Queue()
-    alarms.set(0.5, lambda: rung.put(("last", threading.current_thread())))
-    alarms.set(0.01, lambda: rung.put(("first", threading.current_thread())))  # wakes it earlier
-    alarms.set(0.3, lambda: rung.put(("second", threading.current_thread())))
-    names, threads = zip(*[rung.get(timeout=20) for _ in range(3)], strict=True)
-    assert names == ("first", "second", "last")
-    assert len(set(threads)) == 1
-
-
 def test_an_earlier_one_does_not_wait_for_a_later_one(alarms, monkeypatch):
     monkeypatch.setattr("switchyard.engine.schedule.alarms.PURGE", 3600)  # nor for its turn
     late = alarms.set(3600, lambda: None)
@@ -35,15 +27,6 @@ def test_an_earlier_one_does_not_wait_for_a_later_one(alarms, monkeypatch):
         assert rung.wait(20)
     late.cancel()
     alarms.set(0.01, lambda: None)  # which ends the thread
-
-
-def test_none_rings_once_it_is_cancelled(alarms):
-    rung, others = [], [threading.Event() for _ in range(2)]
-    alarms.set(0.05, lambda: rung.append(1)).cancel()
-    for event in others:
-        alarms.set(0.1, event.set)
-    assert all(event.wait(20) for event in others)
-    assert not rung
 
 
 def test_a_cancel_waits_for_the_call_that_is_being_made(alarms):
@@ -60,8 +43,7 @@ def test_a_cancel_waits_for_the_call_that_is_being_made(alarms):
 
     alarm = alarms.set(0, call)
     assert has_begun.wait(20)
-    canceller = threading.Thread(target=cancel)
-    canceller.start()
+    canceller = begin(cancel)
     canceller.join(0.1)
     may_end.set()
     canceller.join(20)
@@ -77,9 +59,8 @@ def test_one_that_fails_stops_no_other(alarms, caplog):
 
 
 def test_the_thread_ends_without_alarms_and_another_comes_with_the_next(alarms, monkeypatch):
-    monkeypatch.setattr(
-        "switchyard.engine.schedule.alarms.PURGE", 1.0
-    )  # it must be there still when it is looked for
+    # It must be there still when it is looked for.
+    monkeypatch.setattr("switchyard.engine.schedule.alarms.PURGE", 1.0)
     for _ in range(2):
         alarms.set(1000, lambda: None).cancel()
         [thread] = alarm_threads()
@@ -130,12 +111,13 @@ def test_where_no_thread_could_begin_the_next_alarm_begins_one(alarms, monkeypat
     assert [rung.get(timeout=20) for _ in range(2)] == ["first", "second"]
 
 
-def test_those_that_are_left_ring_in_their_order_where_one_was_cancelled(alarms):
-    rung, begin, cancelled = queue.SimpleQueue(), threading.Event(), []
-    alarms.set(0.0, lambda: begin.wait(20))  # all others are set, and one cancelled, meanwhile
+def test_those_that_are_left_ring_in_their_order_on_one_thread_where_one_was_cancelled(alarms):
+    rung, has_begun, set_alarms = queue.SimpleQueue(), threading.Event(), {}
+    alarms.set(0.0, lambda: has_begun.wait(20))  # all others are set, and one cancelled, meanwhile
     for number in (1, 5, 2, 6, 7, 3, 4):
-        alarm = alarms.set(0.05 + number / 1000, lambda number=number: rung.put(number))
-        cancelled += [alarm] * (number == 2)
-    cancelled[0].cancel()
-    begin.set()
-    assert [rung.get(timeout=20) for _ in range(6)] == [1, 3, 4, 5, 6, 7]
+        ring = partial(lambda number: rung.put((number, threading.get_ident())), number)
+        set_alarms[number] = alarms.set(0.05 + number / 1000, ring)
+    set_alarms[2].cancel()
+    has_begun.set()
+    numbers, threads = zip(*[rung.get(timeout=20) for _ in range(6)], strict=True)
+    assert numbers == (1, 3, 4, 5, 6, 7) and len(set(threads)) == 1

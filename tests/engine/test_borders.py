@@ -4,8 +4,6 @@ import threading
 import time
 from functools import partial
 
-import pytest
-
 from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl.detokenizer import Detokenizer
 from switchyard.engine.held import Held
@@ -228,20 +226,11 @@ def test_only_an_alarm_that_is_the_first_wakes_their_thread():
 # Text
 
 
-def bytes_of(*values, stop_strings=()):
+def bytes_of(*values):
     """What is told of a completion, a token for each byte."""
-    detokenizer = Detokenizer([bytes([i]) for i in range(256)], job(stop_strings=stop_strings))
+    detokenizer = Detokenizer([bytes([i]) for i in range(256)], job())
     told = [detokenizer.push(value)[0] for value in values]
     return [*told, detokenizer.flush()[0]]
-
-
-@pytest.mark.parametrize("character", ["é", "€", "😀"])
-@pytest.mark.parametrize("stop_strings", [(), ("stop",)])
-def test_a_character_of_several_tokens_comes_whole_with_its_last(character, stop_strings):
-    encoded = character.encode()
-    told = bytes_of(*encoded, *encoded, stop_strings=stop_strings)
-    once = [""] * (len(encoded) - 1) + [character]
-    assert told == [*once, *once, ""]
 
 
 def test_bytes_that_are_no_character_are_not_held_back():

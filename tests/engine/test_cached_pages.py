@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,12 +10,13 @@ import torch
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, prompt, states
-from tests.engine.forced import exl2_backend, run
+from tests.engine.forced import run
 from tests.scripted import job
 
 pytestmark = pytest.mark.over_exl3("hardship")
 
 SIZE = 256
+GUIDED = replace(GREEDY, cfg_scale=1.5)
 
 
 def of(name, token_ids, num_tokens=8, **more):
@@ -46,19 +48,9 @@ def check(backend, before):
 
 
 @pytest.fixture(params=[False, True], ids=["in turn", "overlapping"])
-def opened(model_path, request):
+def opened(opened, request):
     """A cache of six pages; a newcomer first takes those that have keys and values."""
-    backends = []
-
-    def opened(**config):
-        config = {"cache_tokens": 6 * SIZE, **config}
-        backends.append(exl2_backend(model_path, is_overlapping=request.param, **config))
-        backends[-1].open()
-        return backends[-1]
-
-    yield opened
-    for backend in backends:
-        backend.close()
+    return partial(opened, is_overlapping=request.param, cache_tokens=6 * SIZE)
 
 
 def fill(backend):
@@ -116,28 +108,19 @@ def test_a_job_without_a_token_spoils_no_page(opened, length, is_pair):
 
 
 @pytest.mark.over_exl3("always")
-@pytest.mark.parametrize("scored", [None, 1])
-def test_a_prompt_that_fails_half_way_spoils_no_page(opened, scored):
+@pytest.mark.parametrize(
+    ("num_passes", "one"),
+    [
+        (0, of("failing", prompt(6, 500))),
+        (0, of("failing", prompt(6, 500), prompt_logprobs=1)),
+        (1, of("failing", prompt(6, 300), negative_prompt=prompt(7, 300), sampling=GUIDED)),
+    ],
+    ids=["plain", "scored", "the second of a pair"],
+)
+def test_a_prompt_that_fails_half_way_spoils_no_page(opened, num_passes, one):
     backend = opened()
     before = fill(backend)
-    model = backend._generator.model
-    forward_chunk = model.forward_chunk
-
-    def fail(*args, **kwargs):
-        forward_chunk(*args, **kwargs)
-        raise RuntimeError("behind the last layer")
-
-    model.forward_chunk = fail
-    events = run(backend, of("failing", prompt(6, 500), prompt_logprobs=scored))["failing"]
-    model.forward_chunk = forward_chunk
-    assert isinstance(events[-1], Failed)
-    assert check(backend, before)
-
-
-def test_a_pair_whose_second_prompt_fails_half_way_spoils_no_page(opened):
-    backend = opened()
-    before = fill(backend)
-    model, left = backend._generator.model, [None]
+    model, left = backend._generator.model, [None] * num_passes
     forward_chunk = model.forward_chunk
 
     def fail(*args, **kwargs):
@@ -147,9 +130,7 @@ def test_a_pair_whose_second_prompt_fails_half_way_spoils_no_page(opened):
         left.pop()
 
     model.forward_chunk = fail
-    sampling = replace(GREEDY, cfg_scale=1.5)
-    pair = of("pair", prompt(6, 300), negative_prompt=prompt(7, 300), sampling=sampling)
-    events = run(backend, pair)["pair"]
+    events = run(backend, one)["failing"]
     model.forward_chunk = forward_chunk
     assert isinstance(events[-1], Failed) and not left
     assert check(backend, before)
@@ -169,8 +150,7 @@ def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
     """A prompt is the text of a job that is about to fill its first page, and then cancelled."""
     backend = opened(max_chunk_size=64)
     one = of("one", prompt(5, 200), 100)
-    events = run(backend, one)["one"]
-    token_ids = tuple(t for e in events if isinstance(e, Chunk) for t in e.token_ids)
+    token_ids = ids_of(run(backend, one)["one"])
     backend.reset()
     backend.enqueue(one)
     found = []
@@ -180,10 +160,8 @@ def test_a_page_is_not_left_for_one_that_its_job_still_computes(opened):
     while backend._jobs["one"].num_sampled < 57:
         found += backend.iterate()
     backend.cancel("other")
-    while backend.num_jobs:
-        found += backend.iterate()
-    mine = [e for e in found if isinstance(e, Chunk) and e.identifier == "one"]
-    assert tuple(t for e in mine for t in e.token_ids) == token_ids
+    found += drain(backend)
+    assert ids_of(e for e in found if e.identifier == "one") == token_ids
 
 
 def test_a_newcomer_takes_the_last_pages_of_a_prefix_first(opened):
@@ -223,36 +201,28 @@ def test_pages_stay_in_their_places_when_the_last_job_has_ended(opened):
 
 
 @pytest.mark.over_exl3("always")
-@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
-def test_a_page_that_gives_way_to_its_equal_is_not_read_any_more(model_path, is_overlapping):
+def test_a_page_that_gives_way_to_its_equal_is_not_read_any_more(opened):
     """The second of two equal jobs shares the page of the first once that is full. A newcomer
     writes to the page that it had before.
     """
-    config = {"is_overlapping": is_overlapping, "cache_tokens": 4 * SIZE}
-    backends = [exl2_backend(model_path, **config) for _ in range(2)]
-    alone, together = backends
+    alone, together = (opened(cache_tokens=4 * SIZE) for _ in range(2))
     text = prompt(1, 200)
-    try:
-        alone.open()
-        expected = run(alone, of("alone", text, 150))["alone"]
-        together.open()
-        together.enqueue(of("first", text, 150))
-        until_told(together, "first")
-        together.enqueue(of("second", text, 150))
-        newcomer, events = of("newcomer", prompt(2, 200), 20), []
-        while not together.has_room(newcomer):
-            events += together.iterate()
-        names = {event.identifier for event in events if type(event) is Finished}
-        assert not names, "no page was shared"
-        together.enqueue(newcomer)
-        events += drain(together)
-        told = [e for e in events if e.identifier == "second" and type(e) is Chunk]
-        assert [t for e in told for t in e.token_ids] == [
-            t for e in expected if type(e) is Chunk for t in e.token_ids
-        ]
-    finally:
-        for backend in backends:
-            backend.close()
+    expected = run(alone, of("alone", text, 150))["alone"]
+    together.enqueue(of("first", text, 150))
+    until_told(together, "first")
+    together.enqueue(of("second", text, 150))
+    newcomer, events = of("newcomer", prompt(2, 200), 20), []
+    while not together.has_room(newcomer):
+        events += together.iterate()
+    names = {event.identifier for event in events if type(event) is Finished}
+    assert not names, "no page was shared"
+    together.enqueue(newcomer)
+    events += drain(together)
+    assert ids_of(e for e in events if e.identifier == "second") == ids_of(expected)
+
+
+def ids_of(events):
+    return tuple(t for e in events if type(e) is Chunk for t in e.token_ids)
 
 
 def drain(backend):
@@ -263,25 +233,15 @@ def drain(backend):
 
 
 @pytest.mark.over_exl3("always")
-@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
-def test_a_pair_leaves_full_pages_as_its_texts_alone_would(model_path, is_overlapping):
+def test_a_pair_leaves_full_pages_as_its_texts_alone_would(opened):
     """Its sequences reach the borders of their pages at different steps."""
-    config = {"is_overlapping": is_overlapping, "cache_tokens": 16 * SIZE}
-    pair, plain = (exl2_backend(model_path, **config) for _ in range(2))
+    pair, plain = (opened(cache_tokens=16 * SIZE) for _ in range(2))
     wanted, unwanted = prompt(1, 250), prompt(2, 200)
-    sampling = replace(GREEDY, cfg_scale=1.5)
-    try:
-        pair.open()
-        events = run(pair, of("a", wanted, 320, negative_prompt=unwanted, sampling=sampling))["a"]
-        text = tuple(t for e in events if type(e) is Chunk for t in e.token_ids)
-        assert len(text) == 320
-        plain.open()
-        for name, start in (("wanted", wanted), ("unwanted", unwanted)):
-            run(plain, of(name, start + text[:-1], 1))
-        expected, left = cached(plain), cached(pair)
-        assert len(expected) == 4  # two of each text
-        assert expected.keys() == left.keys()
-        assert check(pair, expected) == 4
-    finally:
-        pair.close()
-        plain.close()
+    text = ids_of(run(pair, of("a", wanted, 320, negative_prompt=unwanted, sampling=GUIDED))["a"])
+    assert len(text) == 320
+    for name, start in (("wanted", wanted), ("unwanted", unwanted)):
+        run(plain, of(name, start + text[:-1], 1))
+    expected, left = cached(plain), cached(pair)
+    assert len(expected) == 4  # two of each text
+    assert expected.keys() == left.keys()
+    assert check(pair, expected) == 4

@@ -1,5 +1,6 @@
 """The text of a completion, token by token, against its definition on the whole text."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,21 +127,20 @@ def test_no_stop_counts_in_thoughts_and_calls_however_tokens_cut_them(
     assert token_ids == list(range(len(token_ids)))
 
 
-def test_no_more_is_held_back_than_may_become_a_stop_string():
-    parts, _ = told(["a", "x", "-", "-", "-", "-", "b"], stop_strings=("---!",))
-    assert [text for text, _ in parts] == ["a", "x", "", "", "", "-", "---b"]
-
-
-def test_a_stop_string_waits_only_for_another_that_began_before_it():
-    parts, stop_string = told(["x", "b", "c", "z"], stop_strings=("bc", "c!", "abcd"))
-    assert ([text for text, _ in parts], stop_string) == (["x", "", ""], "bc")
-    parts, stop_string = told(["a", "b", "c", "z"], stop_strings=("bc", "abcd"))
-    assert ([text for text, _ in parts], stop_string) == (["", "", "", "a"], "bc")
-
-
-def test_a_stop_string_does_not_wait_for_a_longer_one():
-    detokenizer = detokenizer_of(["ab", "x"], job(stop_strings=("ab", "abc")))
-    assert detokenizer.push(0)[0] == "" and detokenizer.stop == "ab"
+@pytest.mark.parametrize(
+    ("pieces", "stop_strings", "texts", "stop"),
+    [
+        # No more is held back than may become a stop string.
+        ("ax----b", ("---!",), ["a", "x", "", "", "", "-", "---b"], None),
+        # One waits only for another that began before it, and not for a longer one.
+        ("xbcz", ("bc", "c!", "abcd"), ["x", "", ""], "bc"),
+        ("abcz", ("bc", "abcd"), ["", "", "", "a"], "bc"),
+        (("ab", "x"), ("ab", "abc"), [""], "ab"),
+    ],
+)
+def test_a_text_comes_as_soon_as_it_is_certain(pieces, stop_strings, texts, stop):
+    parts, found = told([*pieces], stop_strings)
+    assert ([text for text, _ in parts], found) == (texts, stop)
 
 
 def test_a_stop_string_can_be_part_of_the_text():

@@ -1,23 +1,11 @@
 """Which batches have CUDA graphs."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
 from switchyard.engine.backends.exl2 import cpu
-from switchyard.engine.memory.lengths import graph_rows
 from tests.gpu.architectures.specs import SPECS
-
-
-@pytest.mark.parametrize("max_rows", [1, 3, 32, 100, 128, 129, 256, 300, 512])
-def test_a_graph_is_tried_for_every_batch_and_one_above(max_rows):
-    sizes = graph_rows(max_rows)
-    assert sizes[:1] == [1] and sorted(set(sizes)) == sizes
-    assert sizes[-2] == max_rows < sizes[-1]
-    assert all(b <= max(2 * a, a + 64) for a, b in itertools.pairwise(sizes))
-
 
 # Milliseconds as on an H200: slower and slower up to 32 rows, and then alike for any number.
 STEPS = {1: 1.5, 2: 1.6, 4: 1.8, 8: 2.5, 16: 3.3, 24: 4.1, 32: 5.0, 48: 3.4, 64: 3.5}

@@ -66,15 +66,21 @@ def test_a_context_that_the_model_has_not_is_refused(settings, native, param):
     assert of(2048, max_seq_len=2048).max_seq_len == 2048
 
 
+TO_64 = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+
+
 @pytest.mark.parametrize(
     ("max_rows", "expected"),
     [
         (1, [1, 2]),
         (2, [1, 2, 4]),
         (3, [1, 2, 3, 4]),
-        (96, [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]),
-        (127, [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 127, 128]),
-        (128, [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192]),
+        (96, [*TO_64, 96, 128]),
+        (127, [*TO_64, 96, 127, 128]),
+        (128, [*TO_64, 96, 128, 192]),
+        (129, [*TO_64, 96, 128, 129, 192]),
+        (300, [*TO_64, 96, 128, 192, 256, 300, 320]),
+        (512, [*TO_64, 96, 128, 192, 256, 320, 384, 448, 512, 576]),
     ],
 )
 def test_batch_sizes_to_try_are_those_below_the_most_and_one_above(max_rows, expected):

@@ -2,31 +2,23 @@
 
 import json
 import pathlib
-import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs, Started
+from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs
 from switchyard.engine.sampling import Sampling
 from tests.engine import dense_llama
-from tests.engine.exl2.drive import Faults, chain, free_pages, pieces, prompt
-from tests.engine.forced import exl2_backend, run
-from tests.scripted import ScriptedBackend, job
+from tests.engine.conftest import edit
+from tests.engine.exl2.drive import chain, free_pages, pieces, prompt
+from tests.engine.forced import ending, run
+from tests.scripted import job
 
 pytestmark = pytest.mark.over_exl3("hardship")
 
 GREEDY = Sampling(temperature=0.0)
 WILD = Sampling(temperature=1.5, top_k=50, repetition_penalty=1.3, seed=3)
-
-
-@pytest.fixture(scope="module")
-def backend(model_path, library):
-    backend = exl2_backend(model_path)
-    backend.open()
-    yield backend
-    backend.close()
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +65,11 @@ def test_a_job_that_did_not_ask_has_none(backend):
     assert chunks and all(chunk.logprobs is None for chunk in chunks)
 
 
-def test_logprobs_stay_with_tokens_that_are_held_back(model_path):
-    backend = exl2_backend(model_path)
-    backend.open()
+def test_logprobs_stay_with_tokens_that_are_held_back(opened, backend):
     first, second = pieces(backend, "class", " the")
-    backend.close()
-    scripted = exl2_backend(model_path, logits=chain(7, first, second, 2))
-    scripted.open()
+    scripted = opened(logits=chain(7, first, second, 2))
     one = job("a", 9, prompt=(7,), stop_strings=("class the!",), num_logprobs=1)
     events = run(scripted, one)["a"]
-    scripted.close()
     [chunk] = [e for e in events if isinstance(e, Chunk)]  # told at the end alone
     assert chunk.token_ids == (first, second)  # not the end token
     assert [entry.token_id for entry in chunk.logprobs] == [first, second]
@@ -90,14 +77,12 @@ def test_logprobs_stay_with_tokens_that_are_held_back(model_path):
 
 
 @pytest.mark.parametrize("stop_token_ids", [(), (9,)])
-def test_the_token_that_ends_a_text_is_told_apart_from_it(model_path, stop_token_ids):
+def test_the_token_that_ends_a_text_is_told_apart_from_it(opened, stop_token_ids):
     end = (*stop_token_ids, 2)[0]
-    backend = exl2_backend(model_path, logits=chain(7, 8, end))
-    backend.open()
+    backend = opened(logits=chain(7, 8, end))
     more = {"prompt": (7,), "sampling": GREEDY, "stop_token_ids": stop_token_ids}
     events = run(backend, job("a", 9, num_logprobs=1, **more), job("b", 9, **more))
     limit = run(backend, job("a", 1, num_logprobs=1, **more))["a"]
-    backend.close()
     last = events["a"][-1]
     assert told(events["a"])[0] == [8]
     assert (last.new_tokens, last.stop_token.token_id) == (1, end)
@@ -122,13 +107,13 @@ def test_the_logprobs_of_a_prompt_are_those_of_a_direct_pass(backend, direct, le
 
 def test_what_follows_a_scored_prompt_is_what_follows_it_otherwise(backend):
     same = {"prompt": prompt(90, 513), "sampling": GREEDY, "ignore_eos": True}
-    plain = run(backend, job("a", 300, **same))["a"]
-    scored = run(backend, job("b", 300, prompt_logprobs=0, **same))["b"]
-    after = run(backend, job("c", 300, **same))["c"]
-    texts = ["".join(e.text for e in es if isinstance(e, Chunk)) for es in (plain, scored, after)]
-    assert texts[0] == texts[1] == texts[2]
-    assert (scored[-1].cached_tokens, scored[-1].new_tokens) == (0, 300)
-    assert after[-1].cached_tokens > 0
+    plain, scored, after = (
+        ending(run(backend, job("a", 300, prompt_logprobs=asked, **same))["a"])
+        for asked in (None, 0, None)
+    )
+    assert plain.text == scored.text == after.text
+    assert (scored.last.cached_tokens, scored.last.new_tokens) == (0, 300)
+    assert after.last.cached_tokens > 0
 
 
 def test_a_cached_prompt_and_one_beside_running_jobs_are_scored_in_whole(backend, direct):
@@ -142,12 +127,8 @@ def test_a_cached_prompt_and_one_beside_running_jobs_are_scored_in_whole(backend
     for one in scored:
         [event] = [e for e in together[one.identifier] if isinstance(e, PromptLogprobs)]
         check(event.logprobs[1:], same[1:], rows, 0)
-    assert told_text(together["running"]) == told_text(alone)
+    assert ending(together["running"]).text == ending(alone).text
     assert free_pages(backend) == backend._generator.max_pages
-
-
-def told_text(events):
-    return "".join(event.text for event in events if isinstance(event, Chunk))
 
 
 @pytest.mark.parametrize("length", [1, 256, 600])
@@ -155,9 +136,9 @@ def test_a_prompt_can_be_scored_and_nothing_generated(backend, length):
     one = job("a", 0, prompt=prompt(5, length), prompt_logprobs=0)
     beside = job("b", 20, prompt=prompt(6, 20), sampling=GREEDY, ignore_eos=True)
     events = run(backend, beside, one)
-    assert events["a"][-2:] == [events["a"][-2], Finished("a", "length", length, 0, 0)]
-    assert len(events["a"][-2].logprobs) == length
-    assert not [event for event in events["a"] if isinstance(event, Chunk)]
+    *others, scored, end = events["a"]
+    assert end == Finished("a", "length", length, 0, 0) and len(scored.logprobs) == length
+    assert not [event for event in others if isinstance(event, Chunk)]
     assert events["b"][-1].new_tokens == 20
     assert free_pages(backend) == backend._generator.max_pages and backend.num_jobs == 0
 
@@ -177,7 +158,7 @@ def test_a_prompt_is_scored_with_the_models_loras(backend, monkeypatch):
     assert used and all(loras == ["terse"] for loras in used)
 
 
-def test_a_prompt_that_is_only_scored_takes_no_step(model_path):
+def test_a_prompt_that_is_only_scored_takes_no_step(opened):
     lengths = []
 
     def wrap(forward):
@@ -187,12 +168,10 @@ def test_a_prompt_that_is_only_scored_takes_no_step(model_path):
 
         return wrapped
 
-    backend = exl2_backend(model_path, wrap=wrap)
-    backend.open()
+    backend = opened(wrap=wrap)
     lengths.clear()
     run(backend, job("a", 0, prompt=prompt(7, 600), prompt_logprobs=0))
     assert lengths == [512, 87]
-    backend.close()
 
 
 def test_what_follows_a_page_that_was_scored_is_not_taken_for_a_beginning(backend):
@@ -202,81 +181,55 @@ def test_what_follows_a_page_that_was_scored_is_not_taken_for_a_beginning(backen
     assert last.cached_tokens == 0
 
 
-def test_scores_lost_with_a_failed_step_are_told_by_the_next(model_path):
-    faults = Faults()
-    backend = exl2_backend(model_path, wrap=FailingDecode(faults))
-    backend.open()
-    backend.enqueue(job("running", 30, sampling=GREEDY, ignore_eos=True))
-    backend.iterate()
-    for identifier, length in (("a", 0), ("b", 3)):
-        backend.enqueue(job(identifier, length, prompt=prompt(8, 20), prompt_logprobs=0))
-        faults.left = 1
-        assert not [e for e in backend.iterate() if isinstance(e, PromptLogprobs)]
-        events = backend.iterate()
-        assert next(type(e) for e in events if e.identifier == identifier) is PromptLogprobs
-    backend.cancel("running")
-    backend.close()
+def failing(fails):
+    """Passes of which `fails(input_ids, kwargs)` raise."""
 
-
-class FailingDecode:
-    """The next `faults.left` steps of one token a sequence raise."""
-
-    def __init__(self, faults):
-        self._faults = faults
-
-    def __call__(self, forward):
-        def wrapped(input_ids, *args, **kwargs):
-            if input_ids.shape[1] == 1 and self._faults.left:
-                self._faults.left -= 1
-                raise RuntimeError("a fault")
-            return forward(input_ids, *args, **kwargs)
-
-        return wrapped
-
-
-def test_a_prompt_that_fails_while_it_is_scored_fails_alone(model_path):
     def wrap(forward):
         def wrapped(input_ids, *args, **kwargs):
-            if input_ids.shape[1] > 1 and not kwargs.get("preprocess_only"):
+            if fails(input_ids, kwargs):
                 raise RuntimeError("no logits")
             return forward(input_ids, *args, **kwargs)
 
         return wrapped
 
-    backend = exl2_backend(model_path, wrap=wrap)
-    backend.open()
+    return wrap
+
+
+def test_scores_lost_with_a_failed_step_are_told_by_the_next(opened):
+    left = []  # steps of one token a sequence that fail
+    backend = opened(wrap=failing(lambda ids, _: ids.shape[1] == 1 and left and left.pop()))
+    backend.enqueue(job("running", 30, sampling=GREEDY, ignore_eos=True))
+    backend.iterate()
+    for identifier, length in (("a", 0), ("b", 3)):
+        backend.enqueue(job(identifier, length, prompt=prompt(8, 20), prompt_logprobs=0))
+        left.append(True)
+        assert not [e for e in backend.iterate() if isinstance(e, PromptLogprobs)]
+        events = backend.iterate()
+        assert next(type(e) for e in events if e.identifier == identifier) is PromptLogprobs
+    backend.cancel("running")
+
+
+def test_a_prompt_that_fails_while_it_is_scored_fails_alone(opened):
+    is_scored = lambda ids, more: ids.shape[1] > 1 and not more.get("preprocess_only")  # noqa: E731
+    backend = opened(wrap=failing(is_scored))
     beside = job("b", 5, sampling=GREEDY, ignore_eos=True)
     events = run(backend, beside, job("a", 0, prompt=prompt(5, 9), prompt_logprobs=0))
     assert isinstance(events["a"][-1], Failed) and "no logits" in str(events["a"][-1].error)
     assert events["b"][-1].new_tokens == 5
     assert free_pages(backend) == backend._generator.max_pages
-    backend.close()
 
 
-# Through the engine
-
-
-
-
-def test_a_completions_logprobs_are_those_that_it_has_as_a_prompt(model_path, tmp_path):
+def test_a_completions_logprobs_are_those_that_it_has_as_a_prompt(opened, directory):
     """For a model with more rows than its tokenizer has tokens."""
-    path = shutil.copytree(model_path, tmp_path / "model")
-    config = json.loads((path / "config.json").read_text())
-    tensors = load_file(path / "model.safetensors")
+    tensors = load_file(directory / "model.safetensors")
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        if name in tensors:
-            tensors[name] = torch.cat((tensors[name], tensors[name][-300:]))
-    save_file(tensors, path / "model.safetensors")
-    (path / "config.json").write_text(
-        json.dumps({**config, "vocab_size": config["vocab_size"] + 300})
-    )
-    backend = exl2_backend(str(path))
-    backend.open()
+        tensors[name] = torch.cat((tensors[name], tensors[name][-300:]))
+    save_file(tensors, directory / "model.safetensors")
+    edit(directory / "config.json", vocab_size=4096 + 300)
+    backend = opened(str(directory))
     one = job("a", 12, prompt=prompt(1, 30), sampling=GREEDY, num_logprobs=0)
     ids, entries = told(run(backend, one)["a"])
     scored = job("b", 0, prompt=(*one.prompt, *ids), prompt_logprobs=0)
     [whole] = [e for e in run(backend, scored)["b"] if isinstance(e, PromptLogprobs)]
-    backend.close()
-    assert [e.logprob for e in entries] == pytest.approx(
-        [e.logprob for e in whole.logprobs[-12:]], abs=1e-4
-    )
+    expected = [entry.logprob for entry in whole.logprobs[-12:]]
+    assert [entry.logprob for entry in entries] == pytest.approx(expected, abs=1e-4)

@@ -61,10 +61,7 @@ def looping(job):
 
 @pytest.mark.parametrize(
     ("more", "new_tokens"),
-    [
-        ({}, 100),
-        ({"stop_on_loop": True, "min_new_tokens": 50}, 50),
-    ],
+    [({}, 100), ({"stop_on_loop": True, "min_new_tokens": 50}, 50)],
     ids=["unasked", "minimum"],
 )
 def test_no_job_stops_at_a_loop_unasked_or_before_its_minimum(make_engine, more, new_tokens):
@@ -116,28 +113,26 @@ def test_a_loop_tells_what_the_generator_counted():
 
 
 def ending_with_its_loop(job):
-    yield from list(looping(job))[:-1]
+    yield from list(looping(job))[:32]
     yield replace(finished(job, 32), cached_tokens=2, draft_tokens=9, accepted_tokens=5)
 
 
-def test_a_loop_at_the_very_end_tells_what_the_generator_counted(make_engine):
-    model = make_engine(Guessing(ending_with_its_loop, 33))
-    events = take_all(model.submit([job("a", 32, stop_on_loop=True)]))
-    assert events[-1] == Finished(
-        "a", "stop", 3, 32, 2, stop_reason="loop", draft_tokens=9, accepted_tokens=5
-    )
-
-
 def failing_behind_its_loop(job):
-    for i in range(33):
-        yield Chunk(job.identifier, "ab"[i % 2], (i % 2,))
+    yield from list(looping(job))[:33]
     yield Failed(job.identifier, engine.JobFailed("the step behind it"))
 
 
-def test_what_fails_behind_the_loop_is_not_told(make_engine):
-    model = make_engine(Guessing(failing_behind_its_loop, 50))
+@pytest.mark.parametrize(
+    ("script", "counted"),
+    [
+        (ending_with_its_loop, {"cached_tokens": 2, "draft_tokens": 9, "accepted_tokens": 5}),
+        (failing_behind_its_loop, {}),
+    ],
+)
+def test_a_loop_at_the_very_end_tells_what_was_counted_and_no_failure(make_engine, script, counted):
+    model = make_engine(Guessing(script, 50))
     events = take_all(model.submit([job("a", 100, stop_on_loop=True)]))
-    assert events[-1] == Finished("a", "stop", 3, 32, 0, stop_reason="loop")
+    assert events[-1] == replace(Finished("a", "stop", 3, 32, 0, stop_reason="loop"), **counted)
 
 
 def test_a_loop_of_the_real_generator_ends_the_same_with_guesses_and_costs_nobody(make_engine):
@@ -149,20 +144,11 @@ def test_a_loop_of_the_real_generator_ends_the_same_with_guesses_and_costs_nobod
         sampling = Sampling(temperature=0.0, allowed_token_ids=tuple(fox))
         more = {"prompt": tuple(fox * 8), "sampling": sampling, "ignore_eos": True}
         stops = {"stop_on_loop": True, "stop_strings": ("fox the", "jumps over")}
-        events = take_all(
-            model.submit(
-                [
-                    job("neighbour", 200, **more),
-                    job("loop", 200, stop_on_loop=True, **more),
-                    job("held", 200, **stops, **more),
-                ]
-            )
-        )
+        kinds = {"neighbour": {}, "loop": {"stop_on_loop": True}, "held": stops}
+        jobs = [job(name, 200, **own, **more) for name, own in kinds.items()]
+        events = take_all(model.submit(jobs))
         assert not any(isinstance(event, Failed) for event in events), events[-1]
-        mine = {
-            name: [event for event in events if event.identifier == name]
-            for name in ("neighbour", "loop", "held")
-        }
+        mine = {name: [event for event in events if event.identifier == name] for name in kinds}
         assert (mine["loop"][-1].accepted_tokens > 0) == ngram_draft
         work = stats_of(model, lambda stats: stats.totals.cut + stats.totals.stopped == 3).work
         assert (work.drafts > 0) == ngram_draft

@@ -188,18 +188,6 @@ def test_of_one_client_the_shortest_is_first(steps):
     assert works == sorted(works)
 
 
-def test_a_long_job_does_not_starve_while_ever_more_short_ones_come():
-    pending, clock = Pending(4.0), 0
-    pending.push(make("long", 100))
-    for i in range(1000):
-        pending.push(make(f"short{i}", 10))
-        one = start(pending)
-        if one.identifier == "long":
-            break
-        clock += 10
-    assert 200 < clock <= 4 * 100 + 10
-
-
 def test_a_job_is_due_by_the_work_that_has_started_since_it_came():
     pending = Pending()
     pending.push(make("first", 10))

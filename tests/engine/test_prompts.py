@@ -1,6 +1,7 @@
 """Prompts in rows of few lengths, as on a GPU, computed by a model on the CPU."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -61,22 +62,14 @@ class Rows:
 
 
 @pytest.fixture
-def opened(model_path):
-    backends = []
-
-    def opened(**config):
-        backend = exl2_backend(model_path, is_overlapping=True, **config)
-        backends.append(backend)
-        backend.open()
-        return backend
-
-    yield opened
-    for backend in backends:
-        backend.close()
+def opened(opened):
+    return partial(opened, is_overlapping=True)
 
 
-def of(name, token_ids, num_tokens=8):
-    return job(name, num_tokens, prompt=token_ids, sampling=GREEDY, ignore_eos=True)
+def of(name, token_ids, num_tokens=8, negative_prompt=()):
+    sampling = replace(GREEDY, cfg_scale=1.5) if negative_prompt else GREEDY
+    more = {"negative_prompt": negative_prompt, "sampling": sampling, "ignore_eos": True}
+    return job(name, num_tokens, prompt=token_ids, **more)
 
 
 def texts(backend, jobs):
@@ -134,17 +127,9 @@ def test_a_few_tokens_that_another_page_begins_with_are_computed_again(opened):
     assert cached_tokens(backend, BASE[:280] + prompt(5, 50)) == 256
 
 
-def test_the_next_turn_finds_the_last_answer(opened):
-    backend = opened()
-    events = run(backend, of("one", BASE[:100], 40))["one"]
-    text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
-    assert cached_tokens(backend, BASE[:100] + text + prompt(2, 20)) == 100 + 39
-
-
 def test_cached_tokens_of_a_pair_are_those_of_one_prompt(opened):
     backend = opened()
-    sampling = replace(GREEDY, cfg_scale=1.5)
-    one = replace(of("one", BASE[:300], 2), negative_prompt=prompt(2, 300), sampling=sampling)
+    one = of("one", BASE[:300], 2, prompt(2, 300))
     cached = [run(backend, one)["one"][-1].cached_tokens for _ in range(2)]
     assert cached[0] == 0 < cached[1] < 300
 
@@ -223,27 +208,22 @@ def test_a_page_behind_another_beginning_is_not_copied(opened):
     assert cached_tokens(backend, prompt(6, 256) + BASE[256:400]) == 256
 
 
-def test_the_page_behind_one_that_an_answer_has_filled_is_found(opened):
+@pytest.mark.parametrize(
+    ("length", "num_new", "negative"),
+    [(100, 40, ()), (200, 120, ()), (250, 60, prompt(2, 100))],
+    ids=["in a page", "behind a page that it has filled", "of a pair"],
+)
+def test_the_next_turn_finds_the_last_answer(opened, length, num_new, negative):
     backend = opened()
-    events = run(backend, of("one", BASE[:200], 120))["one"]
+    events = run(backend, of("one", BASE[:length], num_new, negative))["one"]
     text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
-    assert cached_tokens(backend, BASE[:200] + text + prompt(2, 20)) == 200 + 119
+    assert cached_tokens(backend, BASE[:length] + text + prompt(3, 20)) == length + num_new - 1
 
 
 def test_a_pairs_progress_is_that_of_both_prompts(opened):
-    sampling = replace(GREEDY, cfg_scale=1.5)
-    one = replace(of("one", BASE[:30], 2), negative_prompt=prompt(2, 50), sampling=sampling)
+    one = of("one", BASE[:30], 2, prompt(2, 50))
     last = [event for event in run(opened(), one)["one"] if isinstance(event, Prefill)][-1]
     assert (last.done_tokens, last.total_tokens) == (78, 78)
-
-
-def test_what_a_pair_has_written_is_found_page_by_page(opened):
-    backend = opened()
-    sampling = replace(GREEDY, cfg_scale=1.5)
-    one = replace(of("one", BASE[:250], 60), negative_prompt=prompt(2, 100), sampling=sampling)
-    events = run(backend, one)["one"]
-    text = tuple(i for event in events if isinstance(event, Chunk) for i in event.token_ids)
-    assert cached_tokens(backend, BASE[:250] + text + prompt(3, 20)) == 250 + 59
 
 
 def test_rows_in_a_pass_are_no_more_than_a_chunk(opened):
