@@ -9,7 +9,6 @@ import pytest
 from switchyard.engine.messages import Chunk, Finished
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import prompt
-from tests.engine.forced import exl2_backend
 from tests.scripted import job
 
 FEW = Sampling(temperature=1.0, top_k=20)  # a float that is a little other draws no other token
@@ -25,24 +24,19 @@ def of(name, seed, size, max_new_tokens, **more):
     )
 
 
-def written(model_path, is_overlapping, phases):
+def written(backend, phases):
     """Token ids and the end of each job. `phases`: at which iteration jobs begin."""
-    backend = exl2_backend(model_path, is_overlapping=is_overlapping, cache_tokens=16 * 256)
-    backend.open()
     texts, ends = {}, {}
-    try:
-        left, i = dict(phases), 0
-        while left or backend.num_jobs:
-            for one in left.pop(i, ()):
-                backend.enqueue(one)
-            for event in backend.iterate():
-                if isinstance(event, Chunk):
-                    texts.setdefault(event.identifier, []).extend(event.token_ids)
-                elif isinstance(event, Finished):
-                    ends[event.identifier] = (event.finish_reason, event.new_tokens)
-            i += 1
-    finally:
-        backend.close()
+    left, i = dict(phases), 0
+    while left or backend.num_jobs:
+        for one in left.pop(i, ()):
+            backend.enqueue(one)
+        for event in backend.iterate():
+            if isinstance(event, Chunk):
+                texts.setdefault(event.identifier, []).extend(event.token_ids)
+            elif isinstance(event, Finished):
+                ends[event.identifier] = (event.finish_reason, event.new_tokens)
+        i += 1
     return texts, ends
 
 
@@ -55,7 +49,8 @@ def written(model_path, is_overlapping, phases):
     ],
     ids=["a pair", "a pair and others", "a pair that comes"],
 )
-def test_what_is_computed_ahead_is_what_would_have_been(model_path, phases):
-    texts, ends = written(model_path, True, phases)
+def test_what_is_computed_ahead_is_what_would_have_been(opened, phases):
+    ahead, after = (opened(is_overlapping=way, cache_tokens=16 * 256) for way in (True, False))
+    texts, ends = written(ahead, phases)
     assert all(len(set(text)) > 5 for text in texts.values())  # else a repetition is not seen
-    assert (texts, ends) == written(model_path, False, phases)
+    assert (texts, ends) == written(after, phases)

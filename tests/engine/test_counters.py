@@ -38,13 +38,17 @@ def story(told):
     )
 
 
+def until(is_so):
+    deadline = time.monotonic() + 20
+    while not (found := is_so()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
 def stats_of(model, is_right):
     """Once they are as they should be."""
-    deadline = time.monotonic() + 20
-    while not ((stats := model.standing.stats) and is_right(stats)):
-        assert time.monotonic() < deadline, stats
-        time.sleep(0.01)
-    return stats
+    return until(lambda: (stats := model.standing.stats) and is_right(stats) and stats)
 
 
 def number(histogram):
@@ -130,10 +134,7 @@ def test_nothing_that_was_counted_is_lost_with_its_process(make_engine):
         before = stats_of(model, lambda stats, i=i: stats.totals.cut == i + 1)
         if i == 0:
             os.kill(child_of(model), signal.SIGKILL)
-            deadline = time.monotonic() + 20
-            while not model.standing.num_restarts or model.state != "ready":
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: model.standing.num_restarts and model.state == "ready")
     assert before.totals.new_tokens == 10
     assert number(before.histograms["request_prompt_tokens"]) == 2
 

@@ -87,6 +87,8 @@ def test_sequences_with_the_same_beginning_share_its_pages(scenario):
         {"rms_norm_eps": 0.1},
         {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 70.0}},
         {"rope_scaling": {"rope_type": "default"}},
+        {"dtype": torch.float16},  # computed in float32
+        {"dtype": torch.bfloat16},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -124,7 +126,7 @@ def test_every_rotary_embedding_is_that_of_transformers(tmp_path, rope, where):
     settings = {where: rope}
     if where == "rope_parameters":
         settings = {where: {**rope, "rope_theta": 500.0}, "rope_theta": None}
-    elif "original_max_position_embeddings" in rope and rope["rope_type"] == "longrope":
+    elif rope["rope_type"] == "longrope":
         settings["original_max_position_embeddings"] = 256
     scenario = Scenario(tmp_path / "model", **settings)
     config = LlamaConfig.from_pretrained(tmp_path / "model", attn_implementation="eager")
@@ -136,13 +138,6 @@ def test_every_rotary_embedding_is_that_of_transformers(tmp_path, rope, where):
     with torch.inference_mode():
         expected = reference(torch.tensor([ids])).logits[0, 590:].double()
     torch.testing.assert_close(logits[:, :100].double(), expected, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_weights_are_computed_in_float32(tmp_path, dtype):
-    scenario = Scenario(tmp_path / "model", dtype=dtype)
-    ids = tokens(20)
-    assert_close(scenario.forward([(0, ids, [0])])["logits"][0], scenario.expected(ids))
 
 
 def test_a_part_of_a_page_may_be_copied_to_another(scenario):
@@ -166,7 +161,6 @@ def test_token_ids_and_positions_out_of_range_never_read_beyond_a_table(scenario
 
 
 def test_lora_and_image_arguments_are_refused(scenario):
-    with pytest.raises(ModelError, match="does not support LoRAs"):
-        scenario.forward([(0, [1], [0])], loras=[object()])
-    with pytest.raises(ModelError, match="does not support images"):
-        scenario.forward([(0, [1], [0])], indexed_embeddings=[object()])
+    for argument, told in (("loras", "LoRAs"), ("indexed_embeddings", "images")):
+        with pytest.raises(ModelError, match=f"does not support {told}"):
+            scenario.forward([(0, [1], [0])], **{argument: [object()]})

@@ -6,6 +6,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.grammar import constraints
+from tests.engine.failing import names
 
 START = 'start: "a"\n'
 # More than half of the time that a grammar may take
@@ -16,43 +17,38 @@ def comment(size):
     return START + "#" + "x" * (size - len(START) - 1)
 
 
+def const(size):
+    return {"const": "x" * (size - len('{"const": ""}'))}
+
+
+def brackets(number):
+    return "start: " + "(" * number + '"a"' + ")" * number
+
+
+CONJUNCTIONS = "start: A\nA: /a/" + " & /a/" * 8
+SCHEMAS = f"start: a\na: %json {SLOW}\n"
+MORE_SCHEMAS = f"start: a b\na: %json {SLOW}\nb: %json {SLOW}\nc: %json true\n"
+
+
 @pytest.mark.parametrize(
     ("make", "most", "more", "refusal"),
     [
         (constraints.regex, "a" * 65536, "a" * 65537, "more than 65536 characters"),
         (constraints.grammar, comment(65536), comment(65537), "more than 65536 characters"),
-        (
-            constraints.json_schema,
-            {"const": "x" * (131072 - len('{"const": ""}'))},
-            {"const": "x" * (131073 - len('{"const": ""}'))},
-            "more than 131072 characters",
-        ),
-        (
-            constraints.grammar,
-            "start: " + "(" * 1499 + '"a"' + ")" * 1499,
-            "start: " + "(" * 1500 + '"a"' + ")" * 1500,
-            "more than 1500 rules and brackets",
-        ),
-        (
-            constraints.grammar,
-            "start: A\nA: /a/" + " & /a/" * 8,
-            "start: A\nA: /a/" + " & /a/" * 9,
-            "more than 8 &",
-        ),
-        (
-            constraints.grammar,
-            f"start: a\na: %json {SLOW}\n",
-            f"start: a b\na: %json {SLOW}\nb: %json {SLOW}\nc: %json true\n",
-            "too long to compile",
-        ),
+        (constraints.json_schema, const(131072), const(131073), "more than 131072 characters"),
+        (constraints.grammar, brackets(1499), brackets(1500), "more than 1500 rules and brackets"),
+        (constraints.grammar, CONJUNCTIONS, CONJUNCTIONS + " & /a/", "more than 8 &"),
+        (constraints.grammar, SCHEMAS, MORE_SCHEMAS, "too long to compile"),
     ],
     ids=["pattern", "grammar", "schema", "brackets", "conjunctions", "schemas"],
 )
 def test_so_much_is_taken_and_no_more(make, most, more, refusal):
     assert make(most)
-    with pytest.raises(engine.InvalidJob, match=refusal) as caught:
+    with pytest.raises(engine.InvalidJob, match=refusal, check=names("constraint")):
         make(more)
-    assert caught.value.param == "constraint"
+
+
+NOT_JSON = "the text after %json is not valid JSON"
 
 
 @pytest.mark.parametrize(
@@ -61,12 +57,8 @@ def test_so_much_is_taken_and_no_more(make, most, more, refusal):
         (constraints.regex, "", "the regular expression is empty"),
         (constraints.choice, [], "there must be at least one choice"),
         (constraints.choice, ["a", ""], "none may be empty"),
-        (constraints.grammar, START + "b: %json nothing", "the text after %json is not valid JSON"),
-        (
-            constraints.grammar,
-            START + "b: %json " + "[" * 9999,
-            "the text after %json is not valid JSON",
-        ),
+        (constraints.grammar, START + "b: %json nothing", NOT_JSON),
+        (constraints.grammar, START + "b: %json " + "[" * 9999, NOT_JSON),
         (constraints.grammar, START + 'b: "x\nc: "y"', "the string in line 2 has no end"),
         (constraints.grammar, START + "\nb: /x", "the regular expression in line 3 has no end"),
         (constraints.grammar, START + "b: /x/ & /\\d+/ # <|im_end|>\nc: <x>", "special tokens"),
@@ -84,9 +76,8 @@ def test_so_much_is_taken_and_no_more(make, most, more, refusal):
     ],
 )
 def test_what_is_wrong_is_said(make, told, refusal):
-    with pytest.raises(engine.InvalidJob, match=refusal) as caught:
+    with pytest.raises(engine.InvalidJob, match=refusal, check=names("constraint")):
         make(told)
-    assert caught.value.param == "constraint"
 
 
 @pytest.mark.parametrize(

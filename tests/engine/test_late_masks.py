@@ -1,7 +1,6 @@
 """Engine threads whose jobs wait for masks, which a test releases."""
 
 import queue
-import threading
 
 import pytest
 
@@ -10,6 +9,7 @@ from switchyard.engine.grammar import bills, constraints
 from switchyard.engine.messages import Chunk, Finished
 from tests.conftest import DEMO
 from tests.engine.exl2.drive import GREEDY
+from tests.engine.failing import begin
 from tests.engine.forced import exl2_backend
 from tests.engine.masks import Source
 from tests.engine.reading import take_all
@@ -60,11 +60,18 @@ def wait_until_idle(model, backend, source):
         pass
 
 
-@over_shared_engines
-def test_other_jobs_come_and_go_while_an_engine_waits(late):
+@pytest.fixture
+def waiting(late):
+    """An engine that waits for a mask of the stream's job."""
     model, source, backend = late(3)
     stream = model.submit([slow()])
     wait_until_idle(model, backend, source)
+    return model, source, backend, stream
+
+
+@over_shared_engines
+def test_other_jobs_come_and_go_while_an_engine_waits(waiting):
+    model, source, backend, stream = waiting
     steps, iterate = [], backend.iterate
     backend.iterate = lambda: steps.append(1) or iterate()
     [*_, last] = take_all(model.submit([free()]))
@@ -76,20 +83,16 @@ def test_other_jobs_come_and_go_while_an_engine_waits(late):
 
 
 @over_shared_engines
-def test_a_job_whose_mask_is_late_can_be_cancelled(late):
-    model, source, backend = late(3)
-    stream = model.submit([slow()])
-    wait_until_idle(model, backend, source)
+def test_a_job_whose_mask_is_late_can_be_cancelled(waiting):
+    model, *_, stream = waiting
     stream.close()
     assert model.close(drain=20, timeout=0) in (False, True)  # all jobs have ended by now
     assert not model.num_jobs
 
 
-def test_an_engine_ends_while_a_mask_is_late(late):
+def test_an_engine_ends_while_a_mask_is_late(waiting):
     """Its jobs first; the mask under way is waited for."""
-    model, source, backend = late(3)
-    stream = model.submit([slow()])
-    wait_until_idle(model, backend, source)
+    model, source, _, stream = waiting
     assert not model.close(timeout=0)
     [*_, last] = take_all(stream)
     assert isinstance(last.error, engine.Closed)
@@ -97,12 +100,9 @@ def test_an_engine_ends_while_a_mask_is_late(late):
     assert model.close(timeout=20)
 
 
-def test_a_drain_waits_for_a_late_mask(late):
-    model, source, backend = late(3)
-    stream = model.submit([slow()])
-    wait_until_idle(model, backend, source)
-    closed = threading.Thread(target=model.close, kwargs={"drain": 60, "timeout": 20})
-    closed.start()
+def test_a_drain_waits_for_a_late_mask(waiting):
+    model, source, _, stream = waiting
+    closed = begin(model.close, 60, 20)
     source.open()
     assert isinstance(take_all(stream)[-1], Finished)
     closed.join(20)
@@ -115,12 +115,11 @@ def test_a_slow_constraint_is_told_and_counted(late, monkeypatch):
     source.open()
     monkeypatch.setattr(bills, "MAX_SECONDS", 0.0)
     monkeypatch.setattr(bills, "CREDIT", 0.0)
-    first = take_all(model.submit([slow("first", client="a")]))
-    again = take_all(model.submit([slow("again", client="a")]))
-    other = take_all(model.submit([slow("other", client="b")]))
-    for events in (first, again, other):
+    num_told = []
+    for name, client in (("first", "a"), ("again", "a"), ("other", "b")):
+        events = take_all(model.submit([slow(name, client=client)]))
         assert isinstance(events[-1].error, engine.ConstraintTooSlow)
-    num_told = [sum(isinstance(event, Chunk) for event in told) for told in (first, again, other)]
+        num_told.append(sum(isinstance(event, Chunk) for event in events))
     assert num_told[0] >= 12 <= num_told[2] and num_told[1] == 0
     while model.standing.stats is None or model.standing.stats.totals.too_slow < 3:
         take_all(model.submit([free()]))

@@ -231,18 +231,17 @@ def spread(loader, monkeypatch):
 SMALL = "one GPU gets too small a part"
 
 
+def changed(**changes):
+    return {"changes": changes}
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        *(
-            ({"changes": {name: value}}, message)
-            for name, value, message in (
-                ("intermediate_size", 500, "can't spread LlamaForCausalLM over GPUs: its inter"),
-                ("partial_rotary_factor", 0.5, "its partial_rotary_factor is"),
-                ("head_dim", 32, "its heads together are not as wide"),
-                ("use_qk_norm", True, "it has norms of queries"),
-            )
-        ),
+        (changed(intermediate_size=500), "can't spread LlamaForCausalLM over GPUs: its interm"),
+        (changed(partial_rotary_factor=0.5), "its partial_rotary_factor is"),
+        (changed(head_dim=32), "its heads together are not as wide"),
+        (changed(use_qk_norm=True), "it has norms of queries"),
         ({"keys": {"norm_1_post": ".post_self_attn_layernorm"}}, "it has norms after its layers"),
         ({"num_gpus": 1}, "needs two GPUs"),
         ({"num_gpus": 4}, "2 key/value heads are too few for 4 GPUs"),

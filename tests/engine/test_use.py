@@ -42,23 +42,23 @@ def account():
 
 def test_the_prompt_is_told_once_and_all_at_the_end(make_engine, account):
     model = make_engine(ScriptedBackend(looked_up))
-    stream = model.submit([job()], on_use=account)
-    while not stream.is_finished:
-        stream.take(20)
+    take_all(model.submit([job()], on_use=account))
     assert account.wait() == [(2, 1, 0, None), (2, 1, 1, "stop")]
     assert account.told[0].prompt_tokens == 3
     assert isinstance(account.told[1].timings, Timings)
 
 
-def test_a_job_whose_stream_is_closed_is_told_all_the_same(make_engine, account):
+@pytest.mark.parametrize(("ends", "computed"), [("cancelled", 3), ("failed", 0)])
+def test_a_job_that_is_closed_or_whose_engine_stops_is_told_all_the_same(
+    make_engine, account, ends, computed
+):
     model = make_engine(ScriptedBackend(endless))
     stream = model.submit([job()], on_use=account)
     while not any(isinstance(event, Chunk) for event in stream.take(20)):
         pass
-    stream.close()
-    computed, cached, new_tokens, reason = account.wait()[-1]
-    assert (computed, cached, reason) == (3, 0, "cancelled")
-    assert new_tokens >= 1
+    stream.close() if ends == "cancelled" else model.close(timeout=20)
+    *told, new_tokens, reason = account.wait()[-1]
+    assert (*told, reason) == (computed, 0, ends) and new_tokens >= 1
 
 
 def test_a_job_that_never_started_has_computed_nothing(make_engine, account):
@@ -92,15 +92,6 @@ def test_a_job_that_fails_is_told_with_what_it_had(make_engine, account):
     assert account.wait()[-1] == (2, 1, 2, "failed")
 
 
-def test_jobs_of_an_engine_that_stops_are_told(make_engine, account):
-    model = make_engine(ScriptedBackend(endless))
-    stream = model.submit([job()], on_use=account)
-    while not any(isinstance(event, Chunk) for event in stream.take(20)):
-        pass
-    model.close(timeout=20)
-    assert account.wait()[-1][3] == "failed"
-
-
 def test_a_job_that_is_put_back_pays_for_its_prompt_once(make_engine, account):
     def once_broken(job):
         yield Started(job.identifier)
@@ -123,10 +114,7 @@ def test_a_job_that_may_have_no_more_tokens_ends_with_its_length(make_engine):
         told.append(used.new_tokens)
         return 5 if used.new_tokens < 5 else 8
 
-    stream = make_engine(ScriptedBackend(endless)).submit([job("a", 500)], on_use=allow)
-    events = []
-    while not stream.is_finished:
-        events += stream.take(20)
+    events = take_all(make_engine(ScriptedBackend(endless)).submit([job("a", 500)], on_use=allow))
     assert (events[-1].finish_reason, events[-1].stop_reason) == ("length", "quota")
     assert told[:3] == [1, 5, 8] and len(told) == 4
     assert 8 <= told[-1] == events[-1].new_tokens
@@ -136,13 +124,8 @@ def test_a_job_knows_how_long_its_clients_answers_of_its_kind_usually_are(make_e
     backend = ScriptedBackend()
     model = make_engine(backend)
     mine = {"client": "me", "kind": "Chat"}
-    for name, more in (
-        ("first", mine),
-        ("second", mine),
-        ("another's", {**mine, "client": "you"}),
-        ("of another kind", {**mine, "kind": "Completion"}),
-    ):
-        take_all(model.submit([job(name, 20, **more)]))
+    for i, more in enumerate(({}, {}, {"client": "you"}, {"kind": "Completion"})):
+        take_all(model.submit([job(f"job{i}", 20, **mine | more)]))
     assert [one.usual_tokens for one in backend.enqueued] == [180, 160, 180, 180]
     assert backend.enqueued[0].expected_tokens == 20
 

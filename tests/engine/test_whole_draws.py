@@ -15,44 +15,32 @@ from tests.scripted import job
 SIZE = 40
 CPU = torch.device("cpu")
 
-# In the order of docs/parameters.md: the settings of a stage, and what it does to a row.
+
+def dynatemp(low, high, exponent, **more):
+    settings = {"dynatemp_low": low, "dynatemp_high": high, "dynatemp_exponent": exponent}
+    return {**settings, **more}, filters.heat_by_entropy, low, high, exponent
+
+
+# In the order of docs/parameters.md: the settings of a stage, its function and the arguments.
 STAGES = {
-    "smoothing": (
-        {"smoothing_factor": 0.3, "smoothing_curve": 1.5},
-        lambda row: filters.smooth(row, 0.3, 1.5),
-    ),
-    "dynamic temperature": (
-        {"dynatemp_low": 0.4, "dynatemp_high": 3.0, "dynatemp_exponent": 1.4},
-        lambda row: filters.heat_by_entropy(row, 0.4, 3.0, 1.4),
-    ),
-    "temperature": ({"temperature": 0.6}, lambda row: filters.heat(row, 0.6)),
-    "top_k": ({"top_k": 11}, lambda row: filters.top_k(row, 11)),
-    "top_p": ({"top_p": 0.8}, lambda row: filters.top_p(row, 0.8)),
-    "top_a": ({"top_a": 0.4}, lambda row: filters.top_a(row, 0.4)),
-    "min_p": ({"min_p": 0.15}, lambda row: filters.min_p(row, 0.15)),
-    "tfs": ({"tfs": 0.8}, lambda row: filters.tail_free(row, 0.8)),
-    "typical_p": ({"typical_p": 0.6}, lambda row: filters.typical(row, 0.6)),
+    "smoothing": ({"smoothing_factor": 0.3, "smoothing_curve": 1.5}, filters.smooth, 0.3, 1.5),
+    "dynamic temperature": dynatemp(0.4, 3.0, 1.4),
+    "temperature": ({"temperature": 0.6}, filters.heat, 0.6),
+    "top_k": ({"top_k": 11}, filters.top_k, 11),
+    "top_p": ({"top_p": 0.8}, filters.top_p, 0.8),
+    "top_a": ({"top_a": 0.4}, filters.top_a, 0.4),
+    "min_p": ({"min_p": 0.15}, filters.min_p, 0.15),
+    "tfs": ({"tfs": 0.8}, filters.tail_free, 0.8),
+    "typical_p": ({"typical_p": 0.6}, filters.typical, 0.6),
     "xtc": (
         {"xtc_probability": 1.0, "xtc_threshold": 0.08},
-        lambda row: filters.exclude_top_choices(row, 0.08, None),
+        filters.exclude_top_choices,
+        0.08,
+        None,
     ),
-    "last temperature": (
-        {"temperature": 2.5, "temperature_last": True},
-        lambda row: filters.heat(row, 2.5),
-    ),
-    "last dynamic temperature": (
-        {
-            "dynatemp_low": 0.5,
-            "dynatemp_high": 2.0,
-            "dynatemp_exponent": 0.7,
-            "temperature_last": True,
-        },
-        lambda row: filters.heat_by_entropy(row, 0.5, 2.0, 0.7),
-    ),
-    "mirostat": (
-        {"mirostat": True, "mirostat_tau": 1.1},
-        lambda row: filters.mirostat(row, 2 * 1.1),
-    ),
+    "last temperature": ({"temperature": 2.5, "temperature_last": True}, filters.heat, 2.5),
+    "last dynamic temperature": dynatemp(0.5, 2.0, 0.7, temperature_last=True),
+    "mirostat": ({"mirostat": True, "mirostat_tau": 1.1}, filters.mirostat, 2 * 1.1),
 }
 TEMPERATURES = {name for name in STAGES if "temperature" in name}
 PAIRS = [pair for pair in itertools.combinations(STAGES, 2) if not TEMPERATURES.issuperset(pair)]
@@ -83,8 +71,8 @@ def test_each_filter_has_what_those_before_it_have_left(monkeypatch, names):
         whole.draw([other, one], row.repeat(2, 1))
         if "mirostat" in names:
             one = sampler_of(**STAGES[first][0], **STAGES[second][0])  # its border moves
-        for name in names:
-            STAGES[name][1](row)
+        for _, keep, *arguments in map(STAGES.get, names):
+            keep(row, *arguments)
         assert torch.allclose(left[-1][1:], row, atol=1e-5)
         assert torch.allclose(left[-1][0], logits_of(seed) / 3, atol=1e-5)
 
