@@ -23,9 +23,7 @@ def test_a_model_writes_its_own_order_on_the_engine(grammars, tokenizer, is_over
     """Twenty orders; the model's next token goes by how many it has written."""
     script = []
     backend = exl2_backend(
-        DEMO,
-        logits=lambda _: {script.pop(0) if script else 0: 0.0},
-        is_overlapping=is_overlapping,
+        DEMO, logits=lambda _: {script.pop(0) if script else 0: 0.0}, is_overlapping=is_overlapping
     )
     backend.open()
     constraint = constraints.json_schema(SCHEMA)

@@ -48,10 +48,7 @@ TOO_MUCH = {
         "$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}", "minimum": i} for i in range(1000)}
         | {"a1000": NUMBER},
     },
-    "values of branches": {
-        "enum": [*range(5000)],
-        "anyOf": [{"minimum": i} for i in range(300)],
-    },
+    "values of branches": {"enum": [*range(5000)], "anyOf": [{"minimum": i} for i in range(300)]},
 }
 
 

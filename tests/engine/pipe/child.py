@@ -13,11 +13,7 @@ import time
 
 from switchyard import engine
 from switchyard.engine import errors
-from switchyard.engine.messages import (
-    Chunk,
-    Finished,
-    Started,
-)
+from switchyard.engine.messages import Chunk, Finished, Started
 from tests.engine.reading import take_all
 from tests.scripted import count, job, ticking
 

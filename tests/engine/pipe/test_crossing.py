@@ -20,14 +20,7 @@ from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Chunk, Failed, TokenLogprob
 from tests.conftest import ROOT
-from tests.engine.pipe.child import (
-    Fault,
-    assert_gone,
-    assert_serves,
-    child_of,
-    fatal,
-    seeded,
-)
+from tests.engine.pipe.child import Fault, assert_gone, assert_serves, child_of, fatal, seeded
 from tests.engine.reading import take_all
 from tests.scripted import ScriptedBackend, job, make_again, ticking
 from tests.scripted import finished as end_of

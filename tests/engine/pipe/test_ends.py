@@ -15,20 +15,8 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.links import pipe
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.wire import Wire
-from switchyard.engine.messages import (
-    Failed,
-    Finished,
-    Hanging,
-    LoadProgress,
-)
-from tests.engine.pipe.child import (
-    Fault,
-    assert_gone,
-    assert_serves,
-    child_of,
-    fatal,
-    seeded,
-)
+from switchyard.engine.messages import Failed, Finished, Hanging, LoadProgress
+from tests.engine.pipe.child import Fault, assert_gone, assert_serves, child_of, fatal, seeded
 from tests.engine.reading import take_all
 from tests.scripted import ScriptedBackend, count, job
 

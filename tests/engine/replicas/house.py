@@ -5,11 +5,7 @@ from functools import partial
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.replicas import ReplicaLink
-from switchyard.engine.messages import (
-    ModelInfo,
-    ReplicaStates,
-    Submit,
-)
+from switchyard.engine.messages import ModelInfo, ReplicaStates, Submit
 from tests.scripted import job
 
 INFO = ModelInfo(2048, 4096, 256, 16, "scripted")
