@@ -22,3 +22,8 @@ def served(model_path, monkeypatch):
             backend.opening.set()
         if one.models is not None:
             assert one.models.close(timeout=20)
+
+
+@pytest.fixture
+def table(served):
+    return served()

@@ -7,22 +7,20 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import LoadProgress
-from tests.engine.models.asked import closed, ends, in_threads, wait_for
+from tests.engine.models.asked import closed, end_of, in_threads, no_room, on_gpus, wait_for
 from tests.engine.reading import take_all
-from tests.scripted import Gate, ScriptedBackend, job
+from tests.scripted import ScriptedBackend, job
 
 
-def test_a_lease_taken_before_a_swap_can_submit_behind_it(served):
-    table = served()
-    models = table.start(table.model("a", load="start"))
-    assert models.wait_until_loaded(20)
+def test_a_lease_taken_before_a_swap_can_submit_behind_it(table):
+    models = table.ready("a")
     lease = models.lease("a")
     load = models.swap(table.model("a", load="start", max_pending=7))
     load.wait(20)
     assert load.way == "beside"
     stream = lease.engine.submit([job("j")])
     lease.release()
-    assert ends(take_all(stream)) is engine.Finished
+    assert end_of(stream) is engine.Finished
     with models.lease("a") as new:
         assert new is not lease.engine and new.config.max_pending == 7
     wait_for(lambda: lease.engine.state == "stopped")
@@ -30,25 +28,21 @@ def test_a_lease_taken_before_a_swap_can_submit_behind_it(served):
 
 def test_without_memory_for_both_the_old_one_ends_first(served):
     table = served(size=15)
-    gate = Gate()
-    table.scripts["a"] = [ScriptedBackend(gate=gate)]
-    models = table.start(table.model("a", load="start"))
-    assert models.wait_until_loaded(20)
-    with models.lease("a") as old:
-        stream = old.submit([job("j")])
+    gate = table.gated("a")
+    models = table.ready("a")
+    stream = table.submit("a")
     load = models.swap(table.model("a", load="start", max_pending=7))
     wait_for(lambda: load.is_waited_for)
-    threads, results = in_threads(3, lambda: models.lease("a"))
+    results = in_threads(3, lambda: models.lease("a"))
     wait_for(lambda: models.status("a").num_waiting == 3)
     assert len(table.backends) == 2 and table.backends[1][2].calls == []
     gate.open()
     load.wait(20)
     assert load.way == "drain"
-    for thread in threads:
-        thread.join(20)
+    results.join()
     assert {lease.engine for lease in results} == {models.get("a")}
     assert models.get("a").config.max_pending == 7
-    assert ends(take_all(stream)) is engine.Finished
+    assert end_of(stream) is engine.Finished
     for lease in results:
         lease.release()
 
@@ -56,27 +50,24 @@ def test_without_memory_for_both_the_old_one_ends_first(served):
 @pytest.mark.parametrize("size", [100, 15], ids=["beside", "drain"])
 def test_a_failed_swap_leaves_what_was_there(served, size):
     table = served(size=size)
-    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
-    models = table.start(table.model("a", load="start", max_pending=7))
-    assert models.wait_until_loaded(20)
-    table.scripts["a"] = [bad]
+    models = table.ready("a", max_pending=7)
+    table.fail("a")
     load = models.swap(table.model("a", load="start", max_pending=8))
     with pytest.raises(engine.ModelError, match="no weights") as told:
         load.wait(20)
     assert ("loaded again" in str(told.value)) == (size == 15)
     with models.lease("a") as there:
         assert there.config.max_pending == 7
-        assert ends(take_all(there.submit([job("j")]))) is engine.Finished
+        assert end_of(there.submit([job("j")])) is engine.Finished
     assert models.status("a").state == "ready"
 
 
 def test_the_progress_of_a_load_stays_while_it_is_tried_again(served):
-    first, second = ScriptedBackend(open_error=engine.NoRoom("too little after all")), closed()
-    first.opening.clear()
+    first, second = closed(engine.NoRoom("too little after all")), closed()
     table = served(size=20)
     table.scripts["b"] = [first, second]
-    models = table.start(table.model("a"), table.model("b"))
-    models.lease("a").release()
+    models = table.start("a", "b")
+    table.use("a")
     load = models.load("b")
     wait_for(lambda: load.engine is not None)
     one = load.engine
@@ -93,10 +84,9 @@ def test_the_progress_of_a_load_stays_while_it_is_tried_again(served):
     load.wait(20)
 
 
-def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
+def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(table):
     """Nor does a load that names none try them again."""
-    table = served()
-    table.scripts["a"] = [ScriptedBackend(), ScriptedBackend(open_error=engine.NoRoom("too large"))]
+    table.scripts["a"] = [ScriptedBackend(), no_room("too large")]
     models = table.start(table.model("a", load="manual", max_pending=7))
     with pytest.raises(engine.NoRoom, match="too large"):
         models.swap(table.model("a", load="manual", max_pending=8)).wait(20)
@@ -106,12 +96,9 @@ def test_settings_that_a_model_could_not_be_loaded_with_are_not_its_own(served):
     assert models.get("a").config.max_pending == 7 and table.loaded() == ["a"]
 
 
-def test_a_model_is_the_default_once_it_is_loaded_and_not_before(served):
-    table = served()
-    failing = ScriptedBackend(open_error=engine.NoRoom("too large"))
-    table.scripts["b"] = [ScriptedBackend(), failing]  # of the table, and of the swap
-    models = table.start(table.model("a", load="start"), table.model("b", load="manual"))
-    assert models.wait_until_loaded(20)
+def test_a_model_is_the_default_once_it_is_loaded_and_not_before(table):
+    table.scripts["b"] = [ScriptedBackend(), no_room()]  # of the table, and of the swap
+    models = table.ready("a", table.model("b", load="manual"))
     new = table.model("b", load="manual", max_pending=7)
     with pytest.raises(engine.NoRoom):
         models.swap(new, is_default=True).wait(20)
@@ -123,8 +110,7 @@ def test_a_model_is_the_default_once_it_is_loaded_and_not_before(served):
 @pytest.mark.parametrize("way", [None, "drain"])
 def test_a_swap_that_can_never_fit_is_refused_before_the_old_one_ends(served, way):
     table = served(size=15)
-    models = table.start(table.model("a", load="start"))
-    assert models.wait_until_loaded(20)
+    models = table.ready("a")
     old = models.get("a")
     with pytest.raises(engine.NoRoom, match=r"needs .* once others are gone"):
         models.swap(table.model("a", size=16), way).wait(20)
@@ -132,12 +118,9 @@ def test_a_swap_that_can_never_fit_is_refused_before_the_old_one_ends(served, wa
     assert models.status("a").error is None
 
 
-def test_two_changes_of_one_name_at_once_are_refused(served):
-    table = served()
-    models = table.start(table.model("a", load="start"))
-    assert models.wait_until_loaded(20)
-    backend = closed()
-    table.scripts["a"] = [backend]
+def test_two_changes_of_one_name_at_once_are_refused(table):
+    models = table.ready("a")
+    backend = table.closed("a")
     load = models.swap(table.model("a"))
     with pytest.raises(engine.LoadUnderWay):
         models.swap(table.model("a"))
@@ -149,15 +132,14 @@ def test_two_changes_of_one_name_at_once_are_refused(served):
 
 
 @pytest.mark.parametrize("change", ["load", "swap"])
-def test_a_load_behind_an_unload_waits_for_its_end(served, change):
-    table = served()
-    gate = Gate()
-    table.scripts["a"] = [ScriptedBackend(gate=gate)]
-    models = table.start(table.model("a", load="start"))
-    assert models.wait_until_loaded(20)
+def test_a_load_behind_an_unload_waits_for_its_end(table, change):
+    gate = table.gated("a")
+    models = table.ready("a")
     old = models.get("a")
     stream = old.submit([job("j")])
     unload = models.unload("a")
+    with pytest.raises(engine.LoadUnderWay):
+        models.unload("a")
     load = models.load("a") if change == "load" else models.swap(table.model("a", max_pending=7))
     with pytest.raises(engine.LoadUnderWay):
         models.load("a")
@@ -165,41 +147,23 @@ def test_a_load_behind_an_unload_waits_for_its_end(served, change):
     gate.open()
     unload.wait(20)
     load.wait(20)
-    assert ends(take_all(stream)) is engine.Finished
+    assert end_of(stream) is engine.Finished
     assert models.get("a") is not old and models.status("a").state == "ready"
     assert models.get("a").config.max_pending == (7 if change == "swap" else old.config.max_pending)
 
 
-def test_an_unload_is_not_asked_for_twice(served):
-    table = served()
-    gate = Gate()
-    table.scripts["a"] = [ScriptedBackend(gate=gate)]
-    models = table.start(table.model("a", load="start"))
-    assert models.wait_until_loaded(20)
-    stream = models.get("a").submit([job("j")])
-    unload = models.unload("a")
-    with pytest.raises(engine.LoadUnderWay):
-        models.unload("a")
-    gate.open()
-    unload.wait(20)
-    assert ends(take_all(stream)) is engine.Finished
-
-
-def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served, caplog):
+def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(table, caplog):
     caplog.set_level("INFO")
-    table = served()
-    gate = Gate()
-    waiting = closed()
-    table.scripts["a"] = [ScriptedBackend(gate=gate), waiting]
+    gate, waiting = table.gated("a"), closed()
+    table.scripts["a"].append(waiting)
     models = table.start(table.model("a", load="manual"))
     models.load("a").wait(20)
-    with models.lease("a") as first:
-        stream = first.submit([job("j")])
+    stream = table.submit("a")
     unload = models.unload("a")
     assert unload.wait(0.05) is not None
     gate.open()
     unload.wait(20)
-    assert ends(take_all(stream)) is engine.Finished
+    assert end_of(stream) is engine.Finished
     assert models.status("a").state == "unloaded"
     load = models.load("a")
     wait_for(lambda: waiting.calls)
@@ -211,15 +175,9 @@ def test_an_unload_ends_behind_the_last_job_and_a_load_that_is_under_way(served,
     assert caplog.messages.count("model a is unloaded") == 2
 
 
-def test_counts_go_on_over_unload_and_swap(served):
-    table = served()
-    models = table.start(table.model("a"))
-
-    def generate():
-        with models.lease("a") as there:
-            take_all(there.submit([job("j")]))
-
-    generate()
+def test_counts_go_on_over_unload_and_swap(table):
+    models = table.start("a")
+    take_all(table.submit("a"))
     wait_for(lambda: models.get("a").standing.stats.totals.new_tokens)
     before = models.get("a").standing.stats.totals.new_tokens
     models.unload("a").wait(20)
@@ -227,42 +185,26 @@ def test_counts_go_on_over_unload_and_swap(served):
     models.load("a").wait(20)
     assert models.get("a").standing.stats.totals.new_tokens == before
     models.swap(table.model("a", max_pending=7)).wait(20)
-    generate()
+    take_all(table.submit("a"))
     wait_for(lambda: models.get("a").standing.stats.totals.new_tokens == 2 * before)
 
 
-def test_an_alias_moves_with_the_next_request(served):
-    table = served()
-    models = table.start(table.model("a"), table.model("b"), aliases={"chat": "a"})
-    assert models.get("chat") is models.get("a")
-    assert models.point("chat", "b") == "a"
-    assert models.get("chat") is models.get("b")
-    with pytest.raises(engine.ModelNotFound):
-        models.point("chat", "c")
-
-
-def test_a_server_that_ends_lets_nobody_wait(served):
-    table = served()
-    backend = closed()
-    table.scripts["a"] = [backend]
-    models = table.start(table.model("a"))
-    threads, results = in_threads(2, lambda: models.lease("a"))
+def test_a_server_that_ends_lets_nobody_wait(table):
+    table.closed("a")
+    models = table.start("a")
+    results = in_threads(2, lambda: models.lease("a"))
     wait_for(lambda: models.status("a").num_waiting == 2)
     models.drain()
-    for thread in threads:
-        thread.join(20)
+    results.join()
     for lease in results:
         with lease, pytest.raises(engine.Refused):
             lease.engine.submit([job("j")])
 
 
-def test_models_on_other_gpus_load_at_the_same_time(served):
-    table = served()
-    first, second, third = closed(), closed(), closed()
-    table.scripts = {"a": [first], "b": [second], "c": [third]}
-    models = table.start(*(table.model(name) for name in "abc"))
-    for name, gpus in (("a", (0,)), ("b", (1,)), ("c", (0, 1))):
-        object.__setattr__(models.served(name).config, "gpus", gpus)
+def test_models_on_other_gpus_load_at_the_same_time(table):
+    first, second, third = map(table.closed, "abc")
+    models = table.start(*"abc")
+    on_gpus(models, a=(0,), b=(1,), c=(0, 1))
     loads = [models.load("a"), models.load("b")]
     wait_for(lambda: first.calls and second.calls)
     loads.append(models.load("c"))
@@ -276,13 +218,10 @@ def test_models_on_other_gpus_load_at_the_same_time(served):
 
 
 @pytest.mark.parametrize(("first", "second"), [((), (0,)), ((1,), ()), ((), ())])
-def test_a_model_of_all_gpus_loads_at_no_other_s_time(served, first, second):
-    table = served()
-    backends = closed(), closed()
-    table.scripts = {name: [backend] for name, backend in zip("ab", backends, strict=True)}
-    models = table.start(*(table.model(name) for name in "ab"))
-    for name, gpus in (("a", first), ("b", second)):
-        object.__setattr__(models.served(name).config, "gpus", gpus)
+def test_a_model_of_all_gpus_loads_at_no_other_s_time(table, first, second):
+    backends = [*map(table.closed, "ab")]
+    models = table.start(*"ab")
+    on_gpus(models, a=first, b=second)
     loads = [models.load("a")]
     wait_for(lambda: backends[0].calls)
     loads.append(models.load("b"))
@@ -292,32 +231,23 @@ def test_a_model_of_all_gpus_loads_at_no_other_s_time(served, first, second):
         load.wait(20)
 
 
-def test_why_a_model_could_not_be_loaded_is_logged_once(served, caplog):
-    table = served()
-    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
-    models = table.start(table.model("a"))
-    with pytest.raises(engine.ModelError, match="no weights"):
-        models.load("a").wait(20)
-    assert caplog.text.count("no weights") == 1
-
-
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_why_a_swap_failed_is_logged_once(served, caplog, is_loaded):
-    table = served()
-    models = table.start(table.model("a"))
+@pytest.mark.parametrize(("is_loaded", "is_swapped"), [(False, False), (False, True), (True, True)])
+def test_why_a_model_could_not_be_loaded_is_logged_once(table, caplog, is_loaded, is_swapped):
+    if not is_swapped:
+        table.fail("a")
+    models = table.start("a")
     if is_loaded:
-        models.lease("a").release()
-    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
-    table.scripts["a"] = [bad]
+        table.use("a")
+    if is_swapped:
+        table.fail("a")
     with pytest.raises(engine.ModelError, match="no weights"):
-        models.swap(table.model("a")).wait(20)
+        (models.swap(table.model("a")) if is_swapped else models.load("a")).wait(20)
     assert caplog.text.count("no weights") == 1
 
 
-def test_the_models_of_a_server_share_the_time_to_wait_for_them(served, monkeypatch):
-    table, given = served(), []
-    models = table.start(*(table.model(name, load="start") for name in "ab"))
-    assert models.wait_until_loaded(20)
+def test_the_models_of_a_server_share_the_time_to_wait_for_them(table, monkeypatch):
+    given = []
+    models = table.ready("a", table.model("b", load="start"))
 
     def wait(model, timeout):
         given.append(timeout)
@@ -328,18 +258,13 @@ def test_the_models_of_a_server_share_the_time_to_wait_for_them(served, monkeypa
     assert 20 >= given[0] > given[1]
 
 
-def error_of(load):
-    wait_for(lambda: load.is_done)
-    return load.error
-
-
-def test_what_could_not_be_loaded_leaves_no_engine_behind(served):
-    table = served()
-    faults = [ScriptedBackend(open_error=ValueError(f"fault {i}")) for i in range(3)]
-    table.scripts["a"] = faults
-    models = table.start(table.model("a"))
+def test_what_could_not_be_loaded_leaves_no_engine_behind(table):
+    table.scripts["a"] = [ScriptedBackend(open_error=ValueError(f"fault {i}")) for i in range(3)]
+    models = table.start("a")
     kept = []
     for i in range(3):
-        assert f"fault {i}" in str(error_of(models.load("a")))
+        load = models.load("a")
+        wait_for(lambda load=load: load.is_done)
+        assert f"fault {i}" in str(load.error)
         kept.append(weakref.ref(models.get("a")))
     wait_for(lambda: gc.collect() >= 0 and [one() is None for one in kept] == [True, True, False])

@@ -1,12 +1,10 @@
 """How long a model stays loaded, once a command has said so."""
 
-from tests.engine.models.asked import wait_for
-
 
 def test_a_time_that_is_set_counts_from_then_on_until_it_is_taken_back(served):
     table = served(clock=lambda: table.now)
-    models = table.start(table.model("a"))
-    models.lease("a").release()
+    models = table.start("a")
+    table.use("a")
     assert models.status("a").idle_left is None
     table.now += 100
     models.keep("a", 60.0)
@@ -21,7 +19,5 @@ def test_a_time_that_is_set_counts_from_then_on_until_it_is_taken_back(served):
     models.keep("a", 60.0)
     for seconds, expected in ((59, "ready"), (2, "unloaded")):
         table.now += seconds
-        with models._changed:
-            models._life.tick()
-        wait_for(lambda: models._entries["a"].load is None)
+        table.settle()
         assert models.status("a").state == expected

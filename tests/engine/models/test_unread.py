@@ -7,7 +7,7 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.models import lifecycle
-from tests.scripted import ScriptedBackend
+from tests.engine.models.asked import closed
 
 
 def no_directory(path):
@@ -78,13 +78,12 @@ def test_files_that_are_mended_before_a_request_are_read_by_it(served, model_pat
     models = table.start(at(table.model("a"), path))
     assert str(models.status("a").error) == str(models.get("a").reason)
     mend(model_path, path)
-    models.lease("a").release()
+    table.use("a")
     assert table.loaded() == ["a"]
 
 
-def test_of_a_model_that_cant_be_read_only_the_settings_are_known(served, path):
+def test_of_a_model_that_cant_be_read_only_the_settings_are_known(table, path):
     no_tokenizer(path)
-    table = served()
     models = table.start(at(table.model("a", max_seq_len=512), path))
     found = models.get("a")
     assert (found.config.name, found.context, found.num_jobs, found.progress) == ("a", 512, 0, None)
@@ -92,9 +91,8 @@ def test_of_a_model_that_cant_be_read_only_the_settings_are_known(served, path):
         found.tokenizer.encode("a", 10)
 
 
-def test_requests_are_told_why_an_operators_model_cant_be_read(served, model_path, path):
+def test_requests_are_told_why_an_operators_model_cant_be_read(table, model_path, path):
     no_directory(path)
-    table = served()
     models = table.start(at(table.model("a", load="manual"), path))
     with pytest.raises(engine.Unloaded, match="does not exist"):
         models.lease("a")
@@ -103,32 +101,29 @@ def test_requests_are_told_why_an_operators_model_cant_be_read(served, model_pat
     assert models.status("a").state == "failed"
     mend(model_path, path)
     models.load("a").wait(20)
-    models.lease("a").release()
+    table.use("a")
 
 
-def test_one_that_is_loaded_with_the_server_ends_the_start(served, path):
+def test_one_that_is_loaded_with_the_server_ends_the_start(table, path):
     no_config(path)
-    table = served()
     with pytest.raises(engine.ModelError, match="has no config"):
         engine.Models([table.model("a"), at(table.model("b", load="start"), path)])
 
 
-def test_one_that_is_added_later_is_refused(served, path):
+def test_one_that_is_added_later_is_refused(table, path):
     no_config(path)
-    table = served()
-    models = table.start(table.model("a"))
+    models = table.start("a")
     with pytest.raises(engine.ModelError, match="has no config"):
         models.add(at(table.model("b"), path))
     assert models.names == ["a"]
 
 
 def test_a_broken_model_is_swapped_for_another_and_stays_itself_if_that_fails(
-    served, model_path, path
+    table, model_path, path
 ):
     no_config(path)
-    table = served()
     models = table.start(at(table.model("a", max_pending=7), path))
-    table.scripts["a"] = [ScriptedBackend(open_error=engine.ModelError("no weights"))]
+    table.fail("a")
     with pytest.raises(engine.ModelError, match="no weights"):
         models.swap(table.model("a", max_pending=8)).wait(20)
     assert models.status("a").state == "failed" and "no weights" in str(models.status("a").error)
@@ -143,10 +138,9 @@ def test_where_new_and_old_model_both_fail_both_are_told_and_the_old_one_is_load
 ):
     table = served(size=15)
     models = table.start(at(table.model("a", max_pending=7), path))
-    models.lease("a").release()
-    bad = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    table.use("a")
+    bad = closed(engine.ModelError("no weights"))
     table.scripts["a"] = [bad]
-    bad.opening.clear()
     load = models.swap(table.model("a", max_pending=8), "drain")
     no_directory(path)
     bad.opening.set()
