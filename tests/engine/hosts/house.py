@@ -16,7 +16,8 @@ from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.links.wire import Wire
-from switchyard.engine.messages import Chunk
+from switchyard.engine.messages import Loaded
+from tests.scripted import ScriptedBackend, count
 
 KEY = b"k" * 32
 FINGERPRINT = "fp_1"
@@ -37,6 +38,11 @@ class House:
         self.hosts.append(host)
         host.start()
         return host
+
+    def serve(self, script=count, gate=None):
+        """The model of a server, over an engine of its own."""
+        self.open(ScriptedBackend(script, gate))
+        return self.connect()
 
     def connect(self, key=None, fingerprint=FINGERPRINT, is_waited_for=True, **changes):
         config = dataclasses.replace(self.config, link="socket", at=(self.at,), **changes)
@@ -75,45 +81,36 @@ def connected(shared, key=None, **options):
 
 def told(wire, kind, gate=None):
     """Events of a kind, the first that come."""
-    while not (found := told_before(wire, kind)):
+    while not (found := [event for event in wire.told if isinstance(event, kind)]):
         if gate is not None:
             gate.step()
-        messages_ = wire.receive(20)
-        assert messages_ is not None, "silent"
-        wire.told += [event for events in messages_ for event in events]
+        wire.told += received(wire)
     return found
 
 
-def told_before(wire, kind):
-    return [event for event in wire.told if isinstance(event, kind)]
+def received(wire):
+    messages_ = wire.receive(20)
+    assert messages_ is not None, f"nothing more, after {wire.told}"
+    return [event for events in messages_ for event in events]
 
 
 @contextlib.contextmanager
-def meeting(shared):
+def meeting(shared, is_loaded=False):
     """A server's model, and the wire of an engine that has let it in and goes by hand."""
     with address.listen(shared.at) as first:
         model = shared.connect(is_waited_for=False)
         connection, _ = first.accept()
         handshake.meet_server(connection, b"", lambda _: Welcome(7))
         with Wire(connection) as wire:
+            if is_loaded:
+                wire.send([Loaded(ScriptedBackend().open())])
+                assert model.wait_until_loaded(20)
             yield model, wire
 
 
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
-
-
-def take_until_text(stream):
-    taken = stream.take(20)
-    while not any(isinstance(event, Chunk) for event in taken):
-        assert taken, "no event in 20 s"
-        taken = stream.take(20)
-
-
-def wait_until(condition, changed):
-    with changed:
-        assert changed.wait_for(condition, 20)
 
 
 def hello_of(protocol, nonce=None):

@@ -21,6 +21,14 @@ from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of
 HELLO, WELCOME = Hello(1, FINGERPRINT), Welcome(2)
 
 
+@pytest.fixture
+def pair():
+    """Both ends of a connection."""
+    here, there = socket.socketpair()
+    with here, there:
+        yield here, there
+
+
 @contextlib.contextmanager
 def beside(run):
     """Runs `run` on a thread, and raises what it raises."""
@@ -65,28 +73,22 @@ def introduced(data, nonces, key=KEY, purpose=b"hello\0"):
     return len(data).to_bytes(2, "big") + proof + data
 
 
-def nonce_of(greeting):
-    return greeting[-32:]
+def test_a_server_says_what_an_engine_of_another_version_speaks(pair):
+    here, there = pair
+    there.sendall(hello_of(handshake.PROTOCOL + 1))
+    with pytest.raises(Stranger, match="protocol 6, but this one uses 5: server and"):
+        meet_as_server(here, KEY)
 
 
-def test_a_server_says_what_an_engine_of_another_version_speaks():
-    here, there = socket.socketpair()
-    with here, there:
-        there.sendall(hello_of(handshake.PROTOCOL + 1))
-        with pytest.raises(Stranger, match="protocol 6, but this one uses 5: server and"):
-            meet_as_server(here, KEY)
+def test_a_server_takes_no_engine_that_echoes_its_own_proof(pair):
+    here, there = pair
 
+    def echo():
+        there.sendall(there.recv(44))
+        there.sendall(there.recv(4096))
 
-def test_a_server_takes_no_engine_that_echoes_its_own_proof():
-    here, there = socket.socketpair()
-    with here, there:
-
-        def echo():
-            there.sendall(there.recv(44))
-            there.sendall(there.recv(4096))
-
-        with beside(echo), pytest.raises(Stranger, match="a different key"):
-            meet_as_server(here, KEY)
+    with beside(echo), pytest.raises(Stranger, match="a different key"):
+        meet_as_server(here, KEY)
 
 
 @pytest.mark.parametrize("meet", [meet_as_server, meet_as_engine])
@@ -97,28 +99,25 @@ def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
         meet(here, b"")
 
 
-def test_a_connection_is_waited_for_without_end_after_its_handshake():
-    here, there = socket.socketpair()
-    with here, there:
-        met(KEY, here, there)
-        assert here.gettimeout() is None and there.gettimeout() is None
+def test_a_connection_is_waited_for_without_end_after_its_handshake(pair):
+    here, there = pair
+    met(KEY, here, there)
+    assert here.gettimeout() is None and there.gettimeout() is None
 
 
-def test_an_engine_refuses_a_server_with_another_key_and_proves_nothing_to_it():
-    here, there = socket.socketpair()
-    with here, there:
-        there.sendall(hello_of(handshake.PROTOCOL) + introduced(b"{}", bytes(64), b"x" * 32))
-        with pytest.raises(Stranger, match="the server has a different key"):
-            meet_as_engine(here, KEY)
-        assert there.recv(4096)[44 + 2 :].startswith(bytes(32) + b"{")
+def test_an_engine_refuses_a_server_with_another_key_and_proves_nothing_to_it(pair):
+    here, there = pair
+    there.sendall(hello_of(handshake.PROTOCOL) + introduced(b"{}", bytes(64), b"x" * 32))
+    with pytest.raises(Stranger, match="the server has a different key"):
+        meet_as_engine(here, KEY)
+    assert there.recv(4096)[44 + 2 :].startswith(bytes(32) + b"{")
 
 
-def test_another_service_is_no_switchyard():
-    here, there = socket.socketpair()
-    with here, there:
-        there.sendall(handshake._GREETING.pack(b"another", handshake.PROTOCOL, bytes(32)))
-        with pytest.raises(Stranger, match="not Switchyard"):
-            meet_as_engine(here, KEY)
+def test_another_service_is_no_switchyard(pair):
+    here, there = pair
+    there.sendall(handshake._GREETING.pack(b"another", handshake.PROTOCOL, bytes(32)))
+    with pytest.raises(Stranger, match="not Switchyard"):
+        meet_as_engine(here, KEY)
 
 
 @pytest.mark.parametrize(
@@ -136,17 +135,16 @@ def test_another_service_is_no_switchyard():
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_hello_that_is_none_is_refused(data, says):
+def test_a_hello_that_is_none_is_refused(pair, data, says):
     """From a server that has the key."""
-    here, there = socket.socketpair()
-    with here, there:
+    here, there = pair
 
-        def come():
-            nonces = bytes(32) + nonce_of(there.recv(44))
-            there.sendall(hello_of(handshake.PROTOCOL, bytes(32)) + introduced(data, nonces))
+    def come():
+        nonces = bytes(32) + there.recv(44)[-32:]  # its own
+        there.sendall(hello_of(handshake.PROTOCOL, bytes(32)) + introduced(data, nonces))
 
-        with beside(come), pytest.raises(Stranger, match=says):
-            meet_as_engine(here, KEY)
+    with beside(come), pytest.raises(Stranger, match=says):
+        meet_as_engine(here, KEY)
 
 
 def test_a_hello_of_a_later_version_may_have_more_fields():
@@ -172,28 +170,27 @@ def test_a_handshake_in_small_parts_succeeds_within_one_time_limit():
 
 
 @pytest.mark.parametrize("forge", ["added", "changed", "repeated", "left out", "turned round"])
-def test_a_relay_between_two_ends_with_the_key_adds_no_message(forge, caplog):
+def test_a_relay_between_two_ends_with_the_key_adds_no_message(pair, forge, caplog):
     """It has passed on all of a handshake, and knows all that has crossed."""
-    here, there = socket.socketpair()
-    with here, there:
-        seals, engine_seals = met(KEY, here, there)
-        with Wire(here, seals) as server, Wire(there, engine_seals) as engine:
-            engine.send("first")
-            engine.send("second")
-            first, second = (here.recv(4 + 32 + size) for size in (20, 21))
-            sent = {
-                "added": b"\0\0\0\4" + bytes(32) + b"\x80\x04N.",
-                "changed": first.replace(b"first", b"other"),
-                "repeated": first + first,
-                "left out": second,
-            }
-            if forge == "turned round":
-                server.send("first")
-                there.sendall(there.recv(4096))
-            else:
-                there.sendall(sent[forge])
-            with pytest.raises(OSError, match="lacks the other end's seal"):
-                server.receive(20)
+    here, there = pair
+    seals, engine_seals = met(KEY, here, there)
+    with Wire(here, seals) as server, Wire(there, engine_seals) as engine:
+        engine.send("first")
+        engine.send("second")
+        first, second = (here.recv(4 + 32 + size) for size in (20, 21))
+        sent = {
+            "added": b"\0\0\0\4" + bytes(32) + b"\x80\x04N.",
+            "changed": first.replace(b"first", b"other"),
+            "repeated": first + first,
+            "left out": second,
+        }
+        if forge == "turned round":
+            server.send("first")
+            there.sendall(there.recv(4096))
+        else:
+            there.sendall(sent[forge])
+        with pytest.raises(OSError, match="lacks the other end's seal"):
+            server.receive(20)
     assert "without the other end's seal" in caplog.text
 
 

@@ -16,15 +16,8 @@ from switchyard.engine.errors import BatchFailed, Full, InvalidJob
 from switchyard.engine.links.hosts.front_end import FrontEnd
 from switchyard.engine.messages import Chunk, Failed, Finished, ListPending, PutBack, Submit
 from switchyard.engine.sampling import Sampling
-from tests.engine.hosts.house import (
-    connected,
-    link_of,
-    take_until_text,
-    told,
-    told_before,
-    wait_until,
-)
-from tests.engine.reading import take_all
+from tests.engine.hosts.house import connected, link_of, received, told
+from tests.engine.reading import drawn_out, take_all, take_until_text, wait_for_state, wait_until
 from tests.scripted import Gate, ScriptedBackend, count, finished, job, ticking
 
 
@@ -34,10 +27,6 @@ def named(one):
     for i in range(one.max_new_tokens):
         yield Chunk(one.identifier, f"{one.identifier} ", (i,))
     yield finished(one, one.max_new_tokens)
-
-
-def drawn_out(one):
-    return ticking(one) if one.max_new_tokens > 10 else count(one)
 
 
 def test_each_front_end_gets_the_events_of_its_own_jobs(house):
@@ -68,7 +57,7 @@ def test_a_front_end_that_ends_takes_its_jobs_along_and_no_others(house):
         other = bob.submit([job("bob", 1000)])
         assert len(bob.jobs(20)) == 4
     take_until_text(other)
-    wait_until(lambda: host.num_jobs == 1, host._changed)
+    wait_until(host, lambda: host.num_jobs == 1)
     assert list(backend.active) == ["bob"] and len(host._front_ends) == 1
 
 
@@ -121,21 +110,6 @@ def test_what_a_front_end_may_not_say_changes_nothing(house):
     take_until_text(stream)
 
 
-def lost_and_back(shared, lose):
-    """A job with text, one that waits, and one that comes while there is no engine."""
-    model = shared.connect(max_batch_size=1)
-    told = model.submit([job("told", 1000)])
-    take_until_text(told)
-    waits = model.submit([job("waits")])
-    lose()
-    end = take_all(told)[-1]
-    assert type(end.error) is BatchFailed
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "recovering", 20)
-    later = model.submit([job("later")])
-    return waits, later, end.error, model
-
-
 def test_a_job_that_asks_for_what_the_engine_does_not_know_is_refused_alone(house, monkeypatch):
     """It comes from a server of a later version, which has one more sampler."""
     later = dataclasses.make_dataclass(
@@ -170,15 +144,23 @@ def test_an_engine_tells_what_waits_in_all_its_servers(house):
         first.send(Submit(job("a", 3), 0.0))
         told(first, Finished)
         while not (found := [one for one in first.told if getattr(one, "num_wanted", 0)]):
-            first.told += [event for events in first.receive(20) for event in events]
+            first.told += received(first)
         assert found[0].num_wanted == 7
 
 
 def test_what_has_no_text_outlives_the_engine_process(house):
+    """One job has text, one waits, and one comes while there is no engine."""
     shared = house(max_batch_size=1)
-    host = shared.open(ScriptedBackend(drawn_out))
-    waits, later, error, model = lost_and_back(shared, lambda: host.close(timeout=20))
+    model = shared.serve(drawn_out)
+    told = model.submit([job("told", 1000)])
+    take_until_text(told)
+    waits = model.submit([job("waits")])
+    shared.hosts[0].close(timeout=20)
+    error = take_all(told)[-1].error
+    assert type(error) is BatchFailed
     assert str(error) == f"the engine at {shared.at} has ended"
+    wait_for_state(model, "recovering")
+    later = model.submit([job("later")])
     shared.open(ScriptedBackend(drawn_out))
     events = take_all(waits)
     assert isinstance(events[0], PutBack) and isinstance(events[-1], Finished)
@@ -189,14 +171,13 @@ def test_what_has_no_text_outlives_the_engine_process(house):
 def test_an_engine_that_drains_ends_what_it_has_and_gets_nothing_new(house):
     gate = Gate()
     shared = house(max_batch_size=1)
-    host = shared.open(ScriptedBackend(count, gate))
-    model = shared.connect()
+    model = shared.serve(count, gate)
+    [host] = shared.hosts
     first, second = model.submit([job("first")]), model.submit([job("second")])
     gate.wait_until_held()
     closing = threading.Thread(target=host.close, args=(20.0, 20.0))
     closing.start()
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "recovering", 20)
+    wait_for_state(model, "recovering")
     assert "accepts no more jobs" in str(model.error)
     third = model.submit([job("third")])
     gate.open()
@@ -222,7 +203,7 @@ def test_a_job_that_comes_back_follows_the_one_that_was_lost(house):
         gate.open()
         assert told(new, Finished) == [finished(job("a", 2), 2)]
         assert told(old, Finished)[0].finish_reason == "cancelled"
-        assert not told_before(new, Failed)
+        assert not [event for event in new.told if isinstance(event, Failed)]
     assert host.num_jobs == 0 and len(backend.enqueued) == 2
 
 
@@ -268,5 +249,5 @@ def test_a_silent_front_end_loses_its_jobs(house):
         with pytest.raises(EOFError):
             while time.monotonic() < deadline:
                 wire.receive(1.0)
-        wait_until(lambda: not host.num_jobs, host._changed)
+        wait_until(host, lambda: not host.num_jobs)
     assert "a" not in backend.active

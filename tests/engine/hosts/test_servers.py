@@ -16,8 +16,8 @@ from switchyard.engine.links.hosts.socket_link import SocketLink
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.memory import residency
 from switchyard.engine.messages import Finished, PutBack
-from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of, link_of, meeting, wait_until
-from tests.engine.reading import take_all
+from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of, link_of, meeting
+from tests.engine.reading import is_served, take_all, wait_for_state, wait_until
 from tests.scripted import Gate, ScriptedBackend, count, job
 
 
@@ -40,11 +40,9 @@ def test_a_silent_engine_is_left(house, monkeypatch):
 
 def test_a_server_tells_why_the_engine_has_ended(house):
     shared = house()
-    with meeting(shared) as (model, wire):
-        wire.send([messages.Loaded(ScriptedBackend().open())])
-        assert model.wait_until_loaded(20)
+    with meeting(shared, is_loaded=True) as (model, wire):
         wire.send([messages.Stopped(DeviceLost("the device is lost"))])
-        wait_until(lambda: model.error is not None, model._changed)
+        wait_until(model, lambda: model.error is not None)
         error = model.error
     assert str(error) == f"the engine at {shared.at} has ended: the device is lost"
 
@@ -132,9 +130,7 @@ def test_each_loss_of_an_engine_begins_with_short_waits(house, monkeypatch, capl
 def test_a_job_is_sent_with_its_age(house):
     """Not with the time of a clock that another machine has not."""
     shared = house()
-    with meeting(shared) as (model, wire):
-        wire.send([messages.Loaded(ScriptedBackend().open())])
-        assert model.wait_until_loaded(20)
+    with meeting(shared, is_loaded=True) as (model, wire):
         link_of(model).send(messages.Submit(job("a"), time.monotonic() - 7000.0))
         while not (sent := wire.receive_one(20)):
             pass
@@ -146,17 +142,10 @@ def test_a_server_needs_no_memory_for_a_shared_engine(model_path):
     assert residency.needed(config) == {}
 
 
-def test_a_server_can_be_closed_while_there_is_no_engine(house):
-    shared = house()
-    model = shared.connect(is_waited_for=False)
-    assert model.close(timeout=20)
-
-
 def test_an_engine_that_hangs_is_told_and_taken_back(house):
     gate = Gate()
     shared = house(hang_timeout=0.3, hang_exit=60.0)
-    shared.open(ScriptedBackend(count, gate))
-    model = shared.connect()
+    model = shared.serve(count, gate)
     stream = model.submit([job("a")])
     gate.wait_until_held()
     assert isinstance(stream.take(20)[0], PutBack)
@@ -168,24 +157,19 @@ def test_an_engine_that_hangs_is_told_and_taken_back(house):
 
 
 def test_the_numbers_go_on_where_the_connection_was_lost(house):
-    shared = house()
-    shared.open(ScriptedBackend())
-    model = shared.connect()
+    model = house().serve()
     take_all(model.submit([job("a", 3)]))
     link_of(model)._wire.shut()
     take_all(model.submit([job("b", 3)]))
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.standing.stats.totals.new_tokens >= 6, 20)
+    wait_until(model, lambda: model.standing.stats.totals.new_tokens >= 6)
     assert model.standing.stats.totals.new_tokens == 6
 
 
 def test_the_process_of_an_engine_is_told_as_long_as_it_is_there(house):
     shared = house()
-    with meeting(shared) as (model, wire):
-        wire.send([messages.Loaded(ScriptedBackend().open())])
-        assert model.wait_until_loaded(20)
+    with meeting(shared, is_loaded=True) as (model, _):
         assert link_of(model).pid == 7
-    wait_until(lambda: model.state == "recovering", model._changed)
+    wait_for_state(model, "recovering")
     assert link_of(model).pid is None
 
 
@@ -206,7 +190,7 @@ def test_a_server_goes_on_with_the_next_engine(house, last):
     os.unlink(shared.at.removeprefix("unix:"))
     shared.open(ScriptedBackend())
     assert model.wait_until_loaded(20)
-    assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)
+    assert is_served(model)
 
 
 def test_a_server_does_not_wait_for_an_engine_that_can_not_load(house):

@@ -15,23 +15,20 @@ from switchyard.engine.links.hosts.handshake import meet_engine, meet_server
 from switchyard.engine.links.hosts.introduction import Hello, Welcome
 from switchyard.engine.links.hosts.peer import Stranger
 from switchyard.engine.messages import Finished
-from tests.engine.hosts.house import (
-    FINGERPRINT,
-    KEY,
-    free_port,
-    hello_of,
-    take_until_text,
-    wait_until,
-)
-from tests.engine.reading import take_all
+from tests.engine.hosts.house import FINGERPRINT, KEY, free_port, hello_of
+from tests.engine.reading import is_served, take_all, take_until_text, wait_for_state
 from tests.scripted import Gate, ScriptedBackend, count, job, ticking
 
 
-@pytest.mark.parametrize("at", ["unix", "tcp"])
+@pytest.fixture(params=["unix", "tcp"])
+def where(request, at):
+    """Addresses of both kinds."""
+    return at if request.param == "unix" else f"127.0.0.1:{free_port()}"
+
+
 @pytest.mark.parametrize("says", ["nothing", "garbage", "protocol", "key", "fingerprint"])
-def test_strangers_are_refused_and_others_go_on(house, tmp_path, monkeypatch, at, says):
+def test_strangers_are_refused_and_others_go_on(house, where, monkeypatch, says):
     monkeypatch.setattr(handshake, "TIMEOUT", 0.3)
-    where = f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}"
     shared = house(at=where, key=KEY)
     shared.open(ScriptedBackend(ticking))
     stream = shared.connect().submit([job("a", 1000)])
@@ -54,9 +51,7 @@ def test_strangers_are_refused_and_others_go_on(house, tmp_path, monkeypatch, at
     take_until_text(stream)
 
 
-@pytest.mark.parametrize("at", ["unix", "tcp"])
-def test_an_event_is_not_held_back_for_a_full_packet(opened, tmp_path, at):
-    where = f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}"
+def test_an_event_is_not_held_back_for_a_full_packet(opened, where):
     admitted = opened(where, KEY)
     wire, _ = knock.knock(where, KEY, FINGERPRINT)
     with wire, admitted.get(timeout=20)[0] as connection:
@@ -64,12 +59,10 @@ def test_an_event_is_not_held_back_for_a_full_packet(opened, tmp_path, at):
         assert not is_tcp or connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.parametrize("at", ["unix", "tcp"])
-def test_mute_strangers_keep_no_server_out(house, tmp_path, monkeypatch, caplog, at):
+def test_mute_strangers_keep_no_server_out(house, where, monkeypatch, caplog):
     """They have the door's places, and each further connection takes that of the oldest."""
     monkeypatch.setattr(door, "MAX_STRANGERS", 2)
     monkeypatch.setattr(handshake, "TIMEOUT", 600.0)
-    where = f"unix:{tmp_path}/e.sock" if at == "unix" else f"127.0.0.1:{free_port()}"
     shared = house(at=where, key=KEY)
     host = shared.open(ScriptedBackend())
     with contextlib.ExitStack() as stack:
@@ -80,7 +73,7 @@ def test_mute_strangers_keep_no_server_out(house, tmp_path, monkeypatch, caplog,
             assert len(mute[-1].recv(44)) == 44  # it has a thread
         assert mute[0].recv(44) == b""
         assert len(host._door._strangers) == 2
-        assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+        assert is_served(shared.connect())
         assert mute[1].recv(44) == b""
         mute[2].setblocking(False)
         with pytest.raises(BlockingIOError):  # it is the only one now
@@ -114,7 +107,7 @@ def test_an_engine_is_ready_from_its_load_until_its_end_begins(house):
     stream = model.submit([job("a", 3)])
     gate.wait_until_held()
     with closing_beside(host):
-        wait_until(lambda: model.state == "recovering", model._changed)
+        wait_for_state(model, "recovering")
         assert not knock.look(shared.at, b"").is_ready
         gate.open()
         assert isinstance(take_all(stream)[-1], Finished)
@@ -138,7 +131,7 @@ def test_strangers_that_have_been_refused_leave_room_for_others(house, monkeypat
             meet_engine(stranger, refused, Hello(1, FINGERPRINT))
         with address.connect(shared.at, 5.0) as stranger:
             assert meet_engine(stranger, KEY, Hello(1, "another"))[0].refusal
-    assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+    assert is_served(shared.connect())
 
 
 class Exhausted(socket.socket):
@@ -158,7 +151,7 @@ def test_a_connection_that_can_not_be_accepted_keeps_no_other_out(house, monkeyp
     monkeypatch.setattr(address, "listen", lambda at: Exhausted(fileno=listen(at).detach()))
     shared = house()
     shared.open(ScriptedBackend())
-    assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+    assert is_served(shared.connect())
     assert "no connection can be accepted: [Errno 24] Too many open files" in caplog.text
 
 
@@ -186,8 +179,8 @@ def test_a_closed_door_leaves_no_socket_behind(tmp_path, at, caplog):
 
 def test_a_stranger_in_an_engines_place_does_not_end_a_model_that_was_loaded(house):
     shared = house(key=KEY)
-    host = shared.open(ScriptedBackend())
-    model = shared.connect()
+    model = shared.serve()
+    [host] = shared.hosts
     assert host.close(timeout=20)
     with address.listen(shared.at) as stranger:
         stranger.settimeout(20)
@@ -197,4 +190,4 @@ def test_a_stranger_in_an_engines_place_does_not_end_a_model_that_was_loaded(hou
                 meet_server(connection, b"x" * 32, lambda _: Welcome(7))
     shared.open(ScriptedBackend())
     assert model.wait_until_loaded(20)
-    assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)
+    assert is_served(model)

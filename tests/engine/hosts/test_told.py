@@ -1,6 +1,5 @@
 """What a shared engine tells its servers, over a link whose every event a test decides."""
 
-import contextlib
 import socket
 import threading
 import time
@@ -9,10 +8,8 @@ import pytest
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import BatchFailed
-from switchyard.engine.links.hosts import address, front_end
-from switchyard.engine.links.hosts.handshake import meet_engine
+from switchyard.engine.links.hosts import front_end
 from switchyard.engine.links.hosts.host import DRAINS, Host
-from switchyard.engine.links.hosts.introduction import Hello
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import (
     Abandon,
@@ -38,6 +35,7 @@ from switchyard.engine.messages import (
     Submit,
 )
 from switchyard.engine.stats import Stats
+from tests.engine.hosts.house import FINGERPRINT, connected, received
 from tests.scripted import finished, job
 
 INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
@@ -76,21 +74,15 @@ class Shared:
     def __init__(self, model_path, tmp_path):
         self.at = f"unix:{tmp_path}/engine.sock"
         config = ModelConfig(model_path, "scripted", silence_timeout=120.0)
-        self.host = Host(config, self._make, self.at, b"", "fp_1")
+        self.host = Host(config, self._make, self.at, b"", FINGERPRINT)
         self.host.start()
 
     def _make(self, deliver):
         self.link = ToldLink(deliver)
         return self.link
 
-    @contextlib.contextmanager
-    def connected(self):
-        """The wire of a server."""
-        connection = address.connect(self.at, 5.0)
-        with Wire(connection) as wire:
-            welcome, _ = meet_engine(connection, b"", Hello(1, "fp_1"))
-            assert welcome.refusal == ""
-            yield wire
+    key = b""
+    connected = connected  # the wire of a server
 
     def has_taken(self, wire, serial):
         """All that `wire` has sent so far: it asks as the `serial`th question of all."""
@@ -122,9 +114,7 @@ def told_until(wire, kind):
     """All events up to the first of that kind."""
     events = []
     while not any(isinstance(event, kind) for event in events):
-        messages = wire.receive(20)
-        assert messages is not None, f"nothing more, after {events}"
-        events += [event for batch in messages for event in batch]
+        events += received(wire)
     return events
 
 

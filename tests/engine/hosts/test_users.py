@@ -13,10 +13,9 @@ import pytest
 
 from switchyard.engine.errors import ModelError
 from switchyard.engine.links.hosts import knock
-from switchyard.engine.messages import Finished
 from tests.engine.hosts.house import FINGERPRINT, KEY
-from tests.engine.reading import take_all
-from tests.scripted import ScriptedBackend, job
+from tests.engine.reading import is_served
+from tests.scripted import ScriptedBackend
 
 USER = "65533"
 SCRIPT = pathlib.Path(__file__).with_name("another_user.py")
@@ -118,7 +117,7 @@ def test_a_user_who_connects_runs_no_code_in_an_engine(
     os.chmod(public, 0o666)
     came = other("connect", public, stage, marker).line()
     assert came == "0 bytes came" or key  # it was asked for its user before anything else
-    assert isinstance(take_all(shared.connect().submit([job("a")]))[-1], Finished)
+    assert is_served(shared.connect())
     assert not marker.exists()
     assert key or f"a connection is refused: {says(key)}" in caplog.text
 
@@ -151,7 +150,7 @@ def test_a_user_in_an_engines_place_is_waited_out(house, other, public, tmp_path
     assert model.state == "recovering" and says(b"") in caplog.text
     stranger.end()
     shared.open(ScriptedBackend())
-    assert isinstance(take_all(model.submit([job("a")]))[-1], Finished)
+    assert is_served(model)
     assert not marker.exists()
 
 

@@ -17,7 +17,7 @@ from switchyard.engine.messages import Finished, Loaded, ReplicaState, ReplicaSt
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.models.opening import engines_of, open_engine
 from switchyard.engine.standing import Standing
-from tests.engine.reading import take_all
+from tests.engine.reading import take_all, wait_until
 from tests.engine.replicas.house import INFO
 from tests.scripted import ScriptedBackend, job
 
@@ -140,13 +140,16 @@ def test_a_name_is_all_its_addresses(monkeypatch):
         ("dns:engines:0", "must be dns:HOST:PORT"),
         ("dns:engines:7000", "dns:engines:7000 needs a key: set engine_key_file"),
         ("cluster", "'cluster' must be unix:PATH or HOST:PORT"),
+        ("host:port", "'host:port' must be unix:PATH or HOST:PORT"),
+        ("unix:engine.sock", "must have an absolute path"),
     ],
 )
 def test_a_wrong_source_is_named_before_any_work(at, says):
     config = ModelConfig("none", "m", "cpu", link="socket", at=(at,))
     for attempt in (open_engine, engines_of):
-        with pytest.raises(ModelError, match=says):
+        with pytest.raises(ModelError, match=says) as caught:
             attempt(config)
+        assert caught.value.param == ("engine_key_file" if "key" in says else "at")
 
 
 def test_a_line_that_needs_a_key_is_told_where_none_is_set(source):
@@ -170,11 +173,6 @@ def test_a_server_holds_as_many_jobs_as_its_engines_now():
     assert standing.num_restarts == 8  # those of engines that have left, too
 
 
-def wait_for(model, condition):
-    with model._changed:
-        assert model._changed.wait_for(condition, 20)
-
-
 def test_a_server_waits_for_a_source_tells_why_and_goes_on_with_whom_it_names(
     model_path, tmp_path, source, monkeypatch
 ):
@@ -189,15 +187,15 @@ def test_a_server_waits_for_a_source_tells_why_and_goes_on_with_whom_it_names(
         hosts[name].start()
     model = open_engine(replace(config, link="socket", at=(f"file:{source}",)))
     model.start()
-    wait_for(model, lambda: model.error is not None)
+    wait_until(model, lambda: model.error is not None)
     assert model.state == "loading" and "no engine: [Errno 2] No such file" in str(model.error)
     source.write_text(f"unix:{tmp_path}/a\n")
     assert model.wait_until_loaded(20) and model.error is None
     assert isinstance(take_all(model.submit([job("1")]))[-1], Finished)
     source.write_text(f"unix:{tmp_path}/b\n")
-    wait_for(model, lambda: [one.at[-1] for one in model.standing.replicas] == ["b"])
+    wait_until(model, lambda: [one.at[-1] for one in model.standing.replicas] == ["b"])
     assert hosts["a"].close(timeout=20)
     assert isinstance(take_all(model.submit([job("2")]))[-1], Finished)
     assert hosts["b"].close(timeout=20)
-    wait_for(model, lambda: model.state == "recovering")
+    wait_until(model, lambda: model.state == "recovering")
     assert model.close(timeout=20) and model.standing.is_stopped

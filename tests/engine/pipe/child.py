@@ -14,7 +14,7 @@ import time
 from switchyard import engine
 from switchyard.engine import errors
 from switchyard.engine.messages import Chunk, Finished, Started
-from tests.engine.reading import take_all
+from tests.engine.reading import take_all, wait_until
 from tests.scripted import count, job, ticking
 
 
@@ -92,7 +92,6 @@ def assert_gone(pid):
 
 def assert_serves(model):
     assert model.wait_until_loaded(60), model.error
-    with model._changed:  # a job's failure is told before the recovery from it
-        assert model._changed.wait_for(lambda: model.error is None, 20)
+    wait_until(model, lambda: model.error is None)
     events = take_all(model.submit([job("after", 2)]))
     assert [type(event) for event in events] == [Started, Chunk, Chunk, Finished]

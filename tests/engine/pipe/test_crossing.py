@@ -21,7 +21,7 @@ from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Chunk, Failed, TokenLogprob
 from tests.conftest import ROOT
 from tests.engine.pipe.child import Fault, assert_gone, assert_serves, child_of, fatal, seeded
-from tests.engine.reading import take_all
+from tests.engine.reading import take_all, wait_for_state
 from tests.scripted import ScriptedBackend, job, make_again, ticking
 from tests.scripted import finished as end_of
 
@@ -42,8 +42,7 @@ def test_what_can_not_cross_is_an_error_not_a_silence(model_path):
     config = ModelConfig(model_path, "scripted")
     model = engine.Engine(config, functools.partial(PipeLink, config, lambda: None))
     model.start()
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "stopped", 20)
+    wait_for_state(model, "stopped")
     assert "the link failed" in str(model.error)
     assert model.close(timeout=20)
 
@@ -60,8 +59,7 @@ def test_an_event_that_can_not_cross_is_an_error_not_a_silence(make_engine):
     model = make_engine(ScriptedBackend(uncrossable))
     stream = model.submit([job("a")])
     assert isinstance(take_all(stream)[-1], Failed)
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "ready", 60)
+    wait_for_state(model, "ready", 60)
 
 
 def uncrossable(job):
@@ -80,13 +78,6 @@ def test_a_job_is_cancelled_and_a_place_is_free_again(make_engine):
     second = model.submit([job("c", 1000)])
     assert second.take(20)
     second.close()
-
-
-def test_places_in_the_queue_cross(make_engine):
-    model = make_engine(ScriptedBackend(ticking, max_active=1))
-    streams = [model.submit([job(name)]) for name in ("a", "b", "c")]
-    streams[0].take(20)
-    assert [state.place for state in model.jobs(20)] == [None, 1, 2]
 
 
 def test_no_signal_to_a_process_of_the_service_ends_the_child(make_engine):
@@ -179,8 +170,7 @@ def test_a_child_that_dies_in_the_drain_ends_it(make_engine):
     stream.take(20)
     closing = threading.Thread(target=model.close, args=(600, 20))
     closing.start()
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "draining", 20)
+    wait_for_state(model, "draining")
     os.kill(child_of(model), signal.SIGKILL)
     assert isinstance(take_all(stream)[-1], Failed)
     closing.join(30)

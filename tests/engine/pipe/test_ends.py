@@ -17,7 +17,7 @@ from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Failed, Finished, Hanging, LoadProgress
 from tests.engine.pipe.child import Fault, assert_gone, assert_serves, child_of, fatal, seeded
-from tests.engine.reading import take_all
+from tests.engine.reading import take_all, wait_for_state
 from tests.scripted import ScriptedBackend, count, job
 
 
@@ -131,8 +131,7 @@ def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
     stream.take(20)
     model.submit([seeded(seed, "b")])
     assert "has been silent for 1 s" in str(take_all(stream)[-1].error)
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "loading", 20)
+    wait_for_state(model, "loading")
     assert "has been silent for 2 s" in str(model.error)
     assert_serves(model)
     assert_gone(child)
@@ -200,8 +199,7 @@ def test_a_child_that_can_not_be_ended_is_told_and_not_replaced(make_engine, mon
     )
     child = child_of(model)
     model.submit([seeded(Fault.STOP)])
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "stopped", 20)
+    wait_for_state(model, "stopped")
     assert str(model.error) == f"the engine's process {child} can't be ended"
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[0] == child
@@ -213,8 +211,7 @@ def test_a_child_whose_step_hangs_is_replaced(make_engine):
     stream.take(20)
     model.submit([seeded(Fault.HANG, "b")])
     assert "a step of the generator does not return" in str(take_all(stream)[-1].error)
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "loading", 20)
+    wait_for_state(model, "loading")
     assert_serves(model)
 
 

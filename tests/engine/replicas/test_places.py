@@ -1,17 +1,12 @@
 """Jobs are shared out to replicas, wait, are listed and counted."""
 
-import functools
 import math
-import threading
 from dataclasses import replace
 
 import pytest
 
 from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError
-from switchyard.engine.links import replicas
-from switchyard.engine.links.placing import max_jobs_each, page_hashes
-from switchyard.engine.memory import gpus
 from switchyard.engine.messages import (
     Cancel,
     Finished,
@@ -121,25 +116,6 @@ def test_a_replica_is_known_for_the_pages_that_it_saw_last(make_house):
     assert first.jobs == [*"0123", "busy", "kept"] and second.jobs == ["old"]
 
 
-@pytest.mark.parametrize(
-    ("config", "number"),
-    [
-        ({"replicas": 2}, 3),
-        ({"replicas": 2, "link": "socket", "at": ("unix:/a", "unix:/b")}, 6),  # each has two
-        ({"link": "socket", "at": ("unix:/a",)}, None),
-    ],
-)
-def test_a_replica_is_given_so_many_jobs_at_most(config, number):
-    assert max_jobs_each(ModelConfig("", "model", max_batch_size=3, **config)) == number
-
-
-def test_a_page_is_known_with_all_before_it():
-    a, b = page_hashes(range(4), 2)
-    assert page_hashes((0, 1, 2, 3, 9), 2) == [a, b]
-    assert page_hashes((7, 8, 2, 3), 2)[1] != b
-    assert page_hashes((0,), 2) == []
-
-
 def test_all_are_told_to_stop(make_house):
     house = make_house()
     house.link.send(Stop())
@@ -170,33 +146,9 @@ def test_a_job_that_waits_is_cancelled_here_and_one_at_work_there(make_house):
     assert [event.identifier for event in house.told(Finished)] == ["c", "a"]
 
 
-def test_events_of_two_threads_come_in_the_order_in_which_they_were_taken():
-    order, inside, go_on = [], threading.Event(), threading.Event()
-
-    def deliver(events):
-        if not order:
-            inside.set()
-            assert go_on.wait(20)
-        order.extend(events)
-
-    box = replicas.Outbox(deliver)
-    box.put([1])
-    slow = threading.Thread(target=box.deliver)
-    slow.start()
-    assert inside.wait(20)
-    box.put([2])
-    box.deliver()  # by the other thread, which has the turn
-    go_on.set()
-    slow.join(20)
-    assert order == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("config", "param"),
     [
-        ({"replicas": 2, "gpus": (0, 1, 2), "device": "cuda"}, "replicas"),
-        ({"replicas": 2, "link": "thread"}, "replicas"),
-        ({"replicas": 0}, "replicas"),
         ({"silence_timeout": 0.0}, "silence_timeout"),
         ({"loras": (Lora("a", "a", math.inf),)}, "loras"),
     ],
@@ -205,17 +157,6 @@ def test_what_can_not_be_is_refused(config, param):
     with pytest.raises(ModelError) as error:
         ModelConfig("", "model", **config)
     assert error.value.param == param
-
-
-def test_gpus_are_shared_out_in_equal_runs(monkeypatch):
-    monkeypatch.setattr(gpus, "visible", lambda: [None] * 4)
-    config = functools.partial(ModelConfig, "", "model", device="cuda")
-    assert gpus.shares(config()) == [()]
-    assert gpus.shares(config(replicas=2)) == [(0, 1), (2, 3)]
-    assert gpus.shares(config(replicas=2, gpus=(3, 1))) == [(3,), (1,)]
-    assert gpus.shares(ModelConfig("", "model", device="cpu", replicas=2)) == [(), ()]
-    with pytest.raises(ModelError, match="4 GPUs can't be divided equally among 3 replicas"):
-        gpus.shares(config(replicas=3))
 
 
 @pytest.mark.parametrize(

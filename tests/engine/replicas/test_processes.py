@@ -7,8 +7,9 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.errors import BatchFailed
-from switchyard.engine.messages import Chunk, Failed, Finished
-from tests.scripted import ScriptedBackend, count, job, ticking
+from switchyard.engine.messages import Failed, Finished
+from tests.engine.reading import drawn_out, take_all, take_until_text, wait_for_state
+from tests.scripted import ScriptedBackend, count, job
 
 
 @pytest.fixture
@@ -18,23 +19,6 @@ def link():
 
 def children(model):
     return [replica.link.pid for replica in model._link._replicas]
-
-
-def drawn_out(job):
-    """No text before a token is wanted beyond ten; then a token every few milliseconds."""
-    return ticking(job) if job.max_new_tokens > 10 else count(job)
-
-
-def take_until_text(stream):
-    while not any(isinstance(event, Chunk) for event in stream.take(20)):
-        pass
-
-
-def end_of(stream):
-    while not stream.is_finished:
-        events = stream.take(20)
-        assert events, "no event in 20 s"
-    return events[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -56,12 +40,12 @@ def test_one_of_two_is_lost_with_what_it_had_told_alone(make_engine, number):
         take_until_text(stream)
     lost, _ = children(model)
     os.kill(lost, number)
-    ends = [end_of(streams[i]) for i in (0, 2)]
+    ends = [take_all(streams[i])[-1] for i in (0, 2)]
     assert all(isinstance(end, Failed) and type(end.error) is BatchFailed for end in ends)
     assert not any(streams[i].is_finished for i in (1, 3))
     streams[1].close()
     for stream in waiting:
-        assert isinstance(end_of(stream), Finished)
+        assert isinstance(take_all(stream)[-1], Finished)
     assert model.state == "ready"
     streams[3].close()
     if number == signal.SIGSTOP:
@@ -79,10 +63,10 @@ def test_jobs_outlive_the_only_process(make_engine):
     waiting = [model.submit([job(f"waiting-{i}", 3)]) for i in range(8)]
     [lost] = children(model)
     os.kill(lost, signal.SIGKILL)
-    assert isinstance(end_of(first), Failed)
+    assert isinstance(take_all(first)[-1], Failed)
     later = model.submit([job("later", 3)])  # taken, while it is reloaded
     for stream in [*waiting, later]:
-        assert isinstance(end_of(stream), Finished)
+        assert isinstance(take_all(stream)[-1], Finished)
     assert children(model) != [lost] and model.standing.num_restarts == 1
 
 
@@ -90,18 +74,16 @@ def test_none_takes_jobs_while_all_hang(make_engine):
     model = make_engine(ScriptedBackend(drawn_out), silence_timeout=1.0, hang_exit=60.0)
     [child] = children(model)
     waiting = model.submit([job("waiting", 3)])
-    assert isinstance(end_of(waiting), Finished)
+    assert isinstance(take_all(waiting)[-1], Finished)
     os.kill(child, signal.SIGSTOP)
     try:
-        with model._changed:
-            assert model._changed.wait_for(lambda: model.state == "hanging", 20)
+        wait_for_state(model, "hanging")
         with pytest.raises(engine.Stalled):
             model.submit([job("new", 3)])
     finally:
         os.kill(child, signal.SIGCONT)
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "ready", 20)
-    assert isinstance(end_of(model.submit([job("after", 3)])), Finished)
+    wait_for_state(model, "ready")
+    assert isinstance(take_all(model.submit([job("after", 3)]))[-1], Finished)
 
 
 def test_an_end_that_was_asked_for_is_no_loss(make_engine, caplog):
