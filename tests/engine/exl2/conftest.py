@@ -20,18 +20,25 @@ def backend(model_path, is_overlapping, library):
 
 
 @pytest.fixture
-def forced(model_path, is_overlapping):
+def opened(model_path):
+    """Other generators, closed in the end."""
+    backends = []
+
+    def opened(path=model_path, **options):
+        backends.append(exl2_backend(path, **options))
+        backends[-1].open()
+        return backends[-1]
+
+    yield opened
+    for backend in backends:
+        backend.close()
+
+
+@pytest.fixture
+def forced(opened, is_overlapping):
     """The generator over a ForcedModel."""
-    opened = []
 
     def make(logits, before=None, **config):
-        backend = exl2_backend(
-            model_path, logits=logits, before=before, is_overlapping=is_overlapping, **config
-        )
-        backend.open()
-        opened.append(backend)
-        return backend
+        return opened(logits=logits, before=before, is_overlapping=is_overlapping, **config)
 
-    yield make
-    for backend in opened:
-        backend.close()
+    return make

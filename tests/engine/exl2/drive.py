@@ -57,7 +57,39 @@ class Faults:
         return wrapped
 
 
-def draws(backend, sampling, times=100, max_batch=20):
+class Failing:
+    """Called before each pass of a ForcedModel. `errors`: (is_prefill, error), each raised once, by
+    the next pass of its kind.
+    """
+
+    def __init__(self):
+        self.errors = []
+
+    def __call__(self, input_ids, is_prefill):
+        if self.errors and self.errors[0][0] == is_prefill:
+            raise self.errors.pop(0)[1]
+
+
+class Rule:
+    """Of a sampler; it allows all."""
+
+    is_ready = True
+    is_done = False
+
+    def begin(self):
+        assert self.is_ready
+
+    def close(self):
+        pass
+
+    def limit(self):
+        assert self.is_ready
+
+    def accept(self, token_id):
+        pass
+
+
+def draws(backend, sampling, times=100):
     jobs = [
         job(f"job{i}", 1, prompt=(1,), sampling=Sampling(**{**sampling, "seed": i}))
         for i in range(times)

@@ -9,7 +9,7 @@ import torch
 from switchyard import engine
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.schedule.budget import Budget
-from tests.engine.exl2.drive import GREEDY, Faults, free_pages, prompt
+from tests.engine.exl2.drive import GREEDY, Failing, Faults, free_pages, prompt
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
@@ -85,9 +85,7 @@ def test_a_reset_takes_pages_from_jobs_that_are_forgotten(forced):
 
 
 def test_no_token_is_lost_where_those_behind_a_launched_pass_do_not_come(backend, monkeypatch):
-    from switchyard.engine.backends.sampling.draw import (
-        Drawing,  # not before the backend is installed
-    )
+    from switchyard.engine.backends.sampling.draw import Drawing  # once the backend is installed
 
     def fail(self):
         if next(count) in (5, 9, 10):
@@ -109,10 +107,9 @@ def scored(events):
     return ending(events).text, told
 
 
-def test_rows_that_are_drawn_one_by_one_are_of_jobs_that_go_on(model_path):
+def test_rows_that_are_drawn_one_by_one_are_of_jobs_that_go_on(opened):
     """The pass behind an end by a string has a row for the job that has ended with it."""
-    backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
-    backend.open()
+    backend = opened(is_overlapping=True, max_batch_size=4)
     common = {"sampling": GREEDY, "ignore_eos": True, "num_logprobs": 0}
     jobs = [job(f"job{i}", 30, prompt=prompt(i, 20), **common) for i in range(3)]
     expected = {j.identifier: scored(run(backend, j)[j.identifier]) for j in jobs}
@@ -134,7 +131,6 @@ def test_rows_that_are_drawn_one_by_one_are_of_jobs_that_go_on(model_path):
     assert num_left == [3] and all(launched)
     for one in jobs[1:]:
         assert scored(found[one.identifier]) == expected[one.identifier]
-    backend.close()
 
 
 def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_backend, faults):
@@ -142,10 +138,12 @@ def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_bac
     expected = ending(run(faulty_backend, one)["a"]).text
     faulty_backend.enqueue(one)
     faulty_backend.iterate()
+    before = faulty_backend.work.retries
     faults.left = 3
     assert faulty_backend.iterate() == [] and faulty_backend.iterate() == []
     with pytest.raises(RuntimeError, match="out of memory"):
         faulty_backend.iterate()
+    assert faulty_backend.work.retries == before + 2  # the last failure is no retry
     faulty_backend.reset()
     assert free_pages(faulty_backend) == faulty_backend._generator.max_pages
     again = run(faulty_backend, one)["a"]
@@ -155,10 +153,8 @@ def test_a_step_that_keeps_failing_is_given_up_and_a_reset_makes_good(faulty_bac
 
 @pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("way", ["reset", "rebuild", "reload"])
-def test_after_each_way_to_recover_texts_are_as_before_and_all_pages_free(model_path, way):
-    faults = Faults()
-    backend = exl2_backend(model_path, wrap=faults)
-    backend.open()
+def test_after_each_way_to_recover_texts_are_as_before_and_all_pages_free(opened, way):
+    backend = opened()
     one = job("a", 20, prompt=prompt(81, 300), sampling=GREEDY, ignore_eos=True)
     expected = ending(run(backend, one)["a"]).text
     backend.enqueue(one)
@@ -168,7 +164,6 @@ def test_after_each_way_to_recover_texts_are_as_before_and_all_pages_free(model_
     assert free_pages(backend) == backend._generator.max_pages
     again = run(backend, one)["a"]
     assert (ending(again).text, again[-1].cached_tokens) == (expected, 0)
-    backend.close()
 
 
 def test_a_way_to_recover_that_does_not_help_says_so(faulty_backend, faults):
@@ -183,9 +178,11 @@ def test_a_step_that_fails_after_a_recovery_is_not_retried(faulty_backend, fault
     one = job("a", 30, prompt=prompt(82, 250), sampling=GREEDY, ignore_eos=True)
     faulty_backend.reset()
     faulty_backend.enqueue(one)
+    before = faulty_backend.work.retries
     faults.left = 1
     with pytest.raises(RuntimeError, match="out of memory"):
         faulty_backend.iterate()
+    assert faulty_backend.work.retries == before
     faulty_backend.reset()
     assert run(faulty_backend, one)["a"][-1].new_tokens == 30
     faulty_backend.enqueue(one)
@@ -196,14 +193,11 @@ def test_a_step_that_fails_after_a_recovery_is_not_retried(faulty_backend, fault
 
 @pytest.mark.parametrize("in_prefill", [True, False])
 def test_a_lost_device_is_told_at_once(forced, in_prefill):
-    def before(input_ids, is_prefill):
-        if is_prefill == in_prefill and failing:
-            raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might")
-
-    failing = []
-    backend = forced(lambda t: {7: 0.0}, before)
+    failing = Failing()
+    backend = forced(lambda t: {7: 0.0}, failing)
     backend.enqueue(job("a", prompt=prompt(1, 300)))
-    failing.append(True)
+    lost = RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might")
+    failing.errors.append((in_prefill, lost))
     with pytest.raises(engine.DeviceLost, match=r"device-side assert triggered$"):
         backend.iterate()
 
@@ -223,13 +217,9 @@ def test_a_draw_that_finds_no_memory_is_tried_again_for_all(forced, monkeypatch)
 
 
 def test_prompts_are_no_proof_that_steps_succeed(forced):
-    def before(input_ids, is_prefill):
-        if failing and not is_prefill:
-            raise RuntimeError("out of memory")
-
-    failing = []
-    backend = forced(lambda t: {7: 0.0}, before, max_chunk_size=256)
-    failing.append(True)
+    failing = Failing()
+    backend = forced(lambda t: {7: 0.0}, failing, max_chunk_size=256)
+    failing.errors = [(False, RuntimeError("out of memory"))] * 3
     for i, identifier in enumerate("ab"):
         backend.enqueue(job(identifier, prompt=prompt(i, 600)))
         while backend.iterate():  # parts of the prompt, and then a step that fails
@@ -239,22 +229,6 @@ def test_prompts_are_no_proof_that_steps_succeed(forced):
     with pytest.raises(RuntimeError, match="out of memory"):
         while backend.iterate():
             pass
-
-
-def test_a_prompt_that_finds_no_memory_is_told_as_such(forced):
-    def before(input_ids, is_prefill):
-        if is_prefill and failing:
-            raise failing.pop()
-
-    failing = []
-    backend = forced(lambda t: {7: 0.0}, before)
-    backend.enqueue(job("running", 50, prompt=(1,)))
-    backend.iterate()
-    failing.append(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"))
-    backend.enqueue(job("newcomer", prompt=prompt(1, 300)))
-    failed = [event for event in backend.iterate() if isinstance(event, Failed)]
-    assert [(f.identifier, type(f.error)) for f in failed] == [("newcomer", engine.OutOfMemory)]
-    assert ending(run_on(backend, "running")).last.new_tokens == 50
 
 
 @pytest.mark.parametrize(
@@ -289,8 +263,9 @@ def test_jobs_that_only_one_side_knows_are_found(forced):
     backend._generator.cancel(backend._jobs["lost"])
     del backend._jobs["stray"]
     assert {event.identifier for event in backend.iterate()} == {"kept"}
-    assert backend.num_jobs == 2
-    assert backend.reconcile(["kept", "lost"]) == (1, ["lost"])
+    backend.enqueue(job("not begun", 20, prompt=(1,)))
+    assert backend.num_jobs == 3
+    assert backend.reconcile(["kept", "lost"]) == (2, ["lost"])
     assert backend.num_jobs == 1 and list(backend._jobs) == ["kept"]
     assert free_pages(backend) == backend._generator.max_pages - 1
     assert run_on(backend, "kept")[-1].new_tokens == 20
@@ -298,17 +273,11 @@ def test_jobs_that_only_one_side_knows_are_found(forced):
 
 def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
     """The generator loses all results of an iteration that raises."""
-    failing = []
-
-    def before(input_ids, is_prefill):
-        if failing and failing[0] == is_prefill:
-            failing.pop(0)
-            raise RuntimeError("out of memory")
-
-    backend = forced(lambda t: {7: 0.0}, before)
+    failing = Failing()
+    backend = forced(lambda t: {7: 0.0}, failing)
     backend.enqueue(job("running", 50, prompt=(1,)))
     backend.iterate()
-    failing += [True, False]
+    failing.errors = [(kind, RuntimeError("out of memory")) for kind in (True, False)]
     backend.enqueue(job("newcomer", prompt=prompt(1, 300)))
     [event] = backend.iterate()
     assert isinstance(event, Failed) and event.identifier == "newcomer"
@@ -319,20 +288,15 @@ def test_a_failed_prefill_is_told_also_if_the_same_iteration_raises(forced):
 @pytest.mark.over_exl3("always")
 def test_a_repair_leaves_pages_alone_that_another_job_has_filled(forced):
     """Two newcomers share the pages of their prompt; only the second gets to fill them."""
-    failing = []
-
-    def before(input_ids, is_prefill):
-        if failing and failing[0] == is_prefill:
-            failing.pop(0)
-            raise RuntimeError("out of memory")
-
-    backend = forced(lambda t: {7: 0.0}, before)
+    failing = Failing()
+    backend = forced(lambda t: {7: 0.0}, failing)
     backend._generator.budget = Budget(1024, 1024)  # for both prompts in one iteration
     backend.enqueue(job("running", 50, prompt=(1,)))
     backend.iterate()
     for identifier in ("a", "b"):
         backend.enqueue(job(identifier, prompt=prompt(1, 300)))
-    failing += [True, False]  # the first prefill, the decode step
+    # The first prefill, the decode step:
+    failing.errors = [(kind, RuntimeError("out of memory")) for kind in (True, False)]
     [event] = backend.iterate()
     assert isinstance(event, Failed) and event.identifier == "a"
     [sequence] = backend._jobs["b"].sequences
@@ -364,35 +328,3 @@ def run_on(backend, identifier):
     while not (events and isinstance(events[-1], Failed | Finished)):
         events += [event for event in backend.iterate() if event.identifier == identifier]
     return events
-
-
-def failing(input_ids, is_prefill):
-    """In the decode steps of a job of one token, 900."""
-    if not is_prefill and (input_ids == 900).any():
-        raise RuntimeError("bad luck")
-
-
-def test_the_last_of_a_steps_failures_is_no_retry(forced):
-    backend = forced(lambda t: {7: 0.0}, failing)
-    backend.enqueue(job("a", 20, prompt=(900,)))
-    backend.iterate()
-    backend.iterate()
-    with pytest.raises(RuntimeError, match="bad luck"):
-        backend.iterate()
-    assert backend.work.retries == 2
-
-
-def test_a_step_that_fails_behind_a_recovery_is_not_tried_again(forced):
-    backend = forced(lambda t: {7: 0.0}, failing)
-    backend.reset()
-    backend.enqueue(job("a", 20, prompt=(900,)))
-    with pytest.raises(RuntimeError, match="bad luck"):
-        backend.iterate()
-    assert backend.work.retries == 0
-
-
-def test_a_job_that_has_not_begun_is_a_stray_too(forced):
-    backend = forced(lambda t: {7: 0.0})
-    backend.enqueue(job("a", 20, prompt=(1,)))
-    assert backend.reconcile([]) == (1, [])
-    assert backend.num_jobs == 0

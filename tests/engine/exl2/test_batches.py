@@ -8,7 +8,7 @@ from switchyard.engine.messages import Chunk, Finished, Prefill, Started
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.stats import Occupancy
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import ending, run
 from tests.scripted import job
 
 pytestmark = pytest.mark.over_exl3("hardship")
@@ -35,12 +35,9 @@ def test_jobs_that_wait_for_the_next_step_have_their_places(forced):
     assert not backend.has_room(job("next", prompt=(1,)))
 
 
-def test_no_pass_waits_for_tokens_when_jobs_come_and_go(model_path, monkeypatch):
-    backend = exl2_backend(model_path, is_overlapping=True, max_batch_size=4)
-    backend.open()
-    from switchyard.engine.backends.exl2.generator import (
-        Generator,  # not before the backend is installed
-    )
+def test_no_pass_waits_for_tokens_when_jobs_come_and_go(opened, monkeypatch):
+    backend, plain = opened(is_overlapping=True, max_batch_size=4), opened()
+    from switchyard.engine.backends.exl2.generator import Generator  # once it is installed
 
     launched = []
     launch_ahead = Generator._launch_ahead
@@ -52,13 +49,9 @@ def test_no_pass_waits_for_tokens_when_jobs_come_and_go(model_path, monkeypatch)
     ]
     together = run(backend, *jobs)
     assert launched and not any(launched)
-    backend.close()
-    plain = exl2_backend(model_path)
-    plain.open()
     for one in jobs:
         alone = run(plain, one)[one.identifier]
         assert ending(alone).text == ending(together[one.identifier]).text
-    plain.close()
 
 
 def test_events_come_as_started_prefill_chunks_and_the_end(backend):
@@ -82,9 +75,8 @@ def test_a_prompt_seen_before_is_not_computed_again(backend):
     assert (second.prompt_tokens, second.cached_tokens) == (900, 899)
 
 
-def test_what_it_does_and_holds_is_told(model_path, is_overlapping):
-    backend = exl2_backend(model_path, is_overlapping=is_overlapping)
-    backend.open()
+def test_what_it_does_and_holds_is_told(opened, is_overlapping):
+    backend = opened(is_overlapping=is_overlapping)
     before = replace(backend.work)
     one = job("a", 5, prompt=prompt(61, 600), sampling=GREEDY, ignore_eos=True)
     backend.enqueue(one)
@@ -93,13 +85,11 @@ def test_what_it_does_and_holds_is_told(model_path, is_overlapping):
     assert backend.occupancy().referenced_pages == one.num_pages(256, 1)
     while backend.num_jobs:
         backend.iterate()
-    rows = backend.work.rows - before.rows
-    assert rows == backend.work.computed_rows - before.computed_rows
-    assert rows == 5
+    assert backend.work.rows - before.rows == 5
+    assert backend.work.computed_rows - before.computed_rows == 5
     assert backend.occupancy() == Occupancy(referenced_pages=0, cached_pages=2)
     backend.rebuild()
     assert backend.occupancy() == Occupancy() and backend.work.rows > before.rows
-    backend.close()
 
 
 def test_a_prompt_starts_once_those_before_leave_it_a_part_of_an_iteration(backend):
@@ -141,9 +131,8 @@ def test_the_end_of_a_prompt_shares_an_iteration_with_the_head_of_the_next(backe
         backend.cancel(identifier)
 
 
-def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
-    backend = exl2_backend(model_path, cache_tokens=1024, max_batch_size=2)
-    backend.open()
+def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(opened):
+    backend = opened(cache_tokens=1024, max_batch_size=2)
     big = job("big", 300, prompt=prompt(1, 511), ignore_eos=True)
     pair = job("pair", negative_prompt=(1, 2))  # of two places, and two pages
     assert backend.has_room(big) and backend.has_room(pair)
@@ -161,7 +150,6 @@ def test_there_is_room_only_for_as_many_pages_and_jobs_as_exist(model_path):
     assert backend.has_room(job("b"))
     backend.cancel("a")
     assert free_pages(backend) == 4
-    backend.close()
 
 
 @pytest.mark.parameter("seed")
@@ -177,10 +165,9 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(backend):
 
 
 @pytest.mark.parametrize("chunk", [17, 100])
-def test_prompts_in_chunks_that_end_inside_pages_give_the_same_text(model_path, chunk):
+def test_prompts_in_chunks_that_end_inside_pages_give_the_same_text(opened, chunk):
     """Beside a running stream; some begin alike, and share pages that are not full yet."""
-    backend = exl2_backend(model_path, max_chunk_size=chunk, max_batch_size=8)
-    backend.open()
+    backend = opened(max_chunk_size=chunk, max_batch_size=8)
     generator = backend._generator
     generator.validate_cache = generator._ExLlamaV2DynamicGenerator___validate_cache
     shared = prompt(99, 600)
@@ -199,4 +186,3 @@ def test_prompts_in_chunks_that_end_inside_pages_give_the_same_text(model_path, 
     assert all(e.total_tokens == 699 for e in long)
     assert len(long) >= -(-699 // chunk)
     assert free_pages(backend) == generator.max_pages
-    backend.close()

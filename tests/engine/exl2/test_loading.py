@@ -32,7 +32,9 @@ def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
     backend.close()
 
 
-def test_a_gap_that_the_least_part_of_a_prompt_exceeds_ends_the_load(model_path, monkeypatch):
+def test_a_gap_that_the_least_part_of_a_prompt_exceeds_ends_the_load(
+    opened, model_path, monkeypatch
+):
     """Here each look at the clock is 10 ms after the last."""
     ticks = itertools.count(step=0.01)
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
@@ -40,9 +42,7 @@ def test_a_gap_that_the_least_part_of_a_prompt_exceeds_ends_the_load(model_path,
     message = r"max_gap_ms is 9, but 16 tokens of a prompt take 10\.0 ms"
     with pytest.raises(engine.ModelError, match=message):
         exl2_backend(model_path, max_gap_ms=9.0).open()
-    backend = exl2_backend(model_path, max_gap_ms=11.0)
-    backend.open()
-    backend.close()
+    opened(max_gap_ms=11.0)
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights", b"\x08" + bytes(7) + b"{}      more"])
@@ -60,10 +60,8 @@ def test_weights_that_are_damaged_are_named(model_path, tmp_path, content):
         ({"unpacked_weights": 4.0}, ["unpacked_weights is 4", "no float16 copies"]),
     ],
 )
-def test_what_cannot_be_as_set_is_told(model_path, caplog, settings, words):
-    backend = exl2_backend(model_path, **settings)
-    backend.open()
-    backend.close()
+def test_what_cannot_be_as_set_is_told(opened, caplog, settings, words):
+    opened(**settings)
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert all(word in record.getMessage() for word in words)
@@ -77,18 +75,17 @@ def test_a_context_that_the_cache_just_holds_is_not_warned_of(caplog):
     assert caplog.records
 
 
-def test_a_draft_model_is_unloaded_too():
+def test_all_that_was_loaded_is_unloaded_and_first_what_refers_to_the_model():
     unloaded = []
-    model, draft = (SimpleNamespace(unload=lambda name=n: unloaded.append(name)) for n in "md")
-    LoadedModel(model, None, "float32", draft_model=draft).unload()
-    assert sorted(unloaded) == ["d", "m"]
-
-
-def test_adapters_are_unloaded_with_their_model():
-    unloaded = []
-    model, lora = (SimpleNamespace(unload=lambda name=n: unloaded.append(name)) for n in "ml")
-    LoadedModel(model, None, "float32", loras=[lora]).unload()
-    assert unloaded == ["l", "m"]
+    passes, lora, model, draft = (
+        SimpleNamespace(
+            **dict.fromkeys(("close", "unload"), lambda name=name: unloaded.append(name))
+        )
+        for name in ("passes", "lora", "model", "draft")
+    )
+    LoadedModel(model, None, "FP16", passes, draft_model=draft, loras=[lora]).unload()
+    assert unloaded.index("passes") < unloaded.index("model") > unloaded.index("lora")
+    assert sorted(unloaded) == ["draft", "lora", "model", "passes"]
 
 
 def test_each_pass_is_given_the_loras_of_the_model(model_path):
@@ -175,40 +172,16 @@ def test_a_model_that_fails_at_its_first_prompt_does_not_open(forced):
         forced(lambda token_id: {5: 0.0}, fail)
 
 
-def without_eos(path):
-    """Make the model in `path` one whose files name no end token."""
+@pytest.mark.parametrize(("eos", "end"), [(None, ("length", 4)), ("</s>", ("stop", 0))])
+def test_an_end_token_that_the_tokenizer_alone_names_ends_a_text(
+    opened, model_path, tmp_path, eos, end
+):
+    """Without any, it goes on to the limit."""
+    path = shutil.copytree(model_path, tmp_path / "model")
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         content = json.loads((path / name).read_text())
-        content["eos_token_id"] = content["eos_token"] = None
+        content |= {"eos_token_id": None, "eos_token": eos if "tokenizer" in name else None}
         (path / name).write_text(json.dumps(content))
-
-
-def test_a_model_without_an_end_token_goes_on_to_the_limit(model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    without_eos(path)
-    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
-    backend.open()
+    backend = opened(str(path), logits=lambda t: {2: 0.0})
     last = ending(run(backend, job("a", 4))["a"]).last
-    assert (last.finish_reason, last.new_tokens) == ("length", 4)
-    backend.close()
-
-
-def test_an_end_token_that_the_tokenizer_alone_names_ends_a_text(model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    without_eos(path)
-    config = json.loads((path / "tokenizer_config.json").read_text())
-    (path / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "</s>"}))
-    backend = exl2_backend(str(path), logits=lambda t: {2: 0.0})
-    backend.open()
-    last = ending(run(backend, job("a", 4))["a"]).last
-    assert (last.finish_reason, last.new_tokens) == ("stop", 0)
-    backend.close()
-
-
-def test_what_is_unloaded_closes_its_passes_before_the_model():
-    ended = []
-    model = SimpleNamespace(unload=lambda: ended.append("model"))
-    passes = SimpleNamespace(close=lambda: ended.append("passes"))
-    loaded = LoadedModel(model, SimpleNamespace(), "FP16", passes)
-    loaded.unload()
-    assert ended == ["passes", "model"]
+    assert (last.finish_reason, last.new_tokens) == end

@@ -8,7 +8,7 @@ import torch
 from switchyard import engine
 from switchyard.engine.messages import Failed, Finished
 from switchyard.engine.sampling import Sampling
-from tests.engine.exl2.drive import GREEDY, free_pages, prompt
+from tests.engine.exl2.drive import GREEDY, Rule, free_pages, prompt
 from tests.engine.forced import ending, run
 from tests.scripted import Panic, job
 
@@ -46,11 +46,20 @@ def refuse(error):
     return before
 
 
-def test_a_prompt_that_fails_beside_others_in_a_pass_ends_its_job_alone(forced):
-    backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("no such prompt")))
-    bad, good = job("bad", 3, prompt=(1, 900, 2)), job("good", 3, prompt=(1, 8, 2))
-    events = run(backend, bad, good)
-    assert "no such prompt" in str(events["bad"][-1].error)
+@pytest.mark.parametrize(
+    ("error", "kind", "others"),
+    [
+        (RuntimeError("no such prompt"), engine.JobFailed, (1, 8, 2)),  # in the same pass
+        (RuntimeError("misaligned address"), engine.JobFailed, (1, 8, 2)),  # no lost device
+        (MemoryError("none left"), engine.OutOfMemory, (1,)),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), engine.OutOfMemory, (1,)),
+    ],
+    ids=repr,
+)
+def test_a_prompt_that_fails_beside_others_ends_its_job_alone(forced, error, kind, others):
+    backend = forced(lambda t: {5: 0.0}, refuse(error))
+    events = run(backend, job("bad", 3, prompt=(1, 900, 2)), job("good", 3, prompt=others))
+    assert type(events["bad"][-1].error) is kind and str(error) in str(events["bad"][-1].error)
     assert events["good"][-1].new_tokens == 3
 
 
@@ -95,16 +104,19 @@ def test_logits_that_are_not_numbers_end_that_job_alone(forced, sampling, value)
     assert events["good"][-1].new_tokens == 5
 
 
-def test_a_job_with_no_token_left_to_choose_from_ends_alone(forced):
+@pytest.mark.parametrize("ngram_draft", [False, True])
+def test_a_draw_that_fails_ends_its_job_alone(forced, ngram_draft):
     def before(input_ids, is_prefill):
         assert (input_ids >= 0).all()  # on a GPU, another id ends the process
 
-    backend = forced(lambda t: {5: 0.0}, before)
-    bad = job("bad", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
-    events = run(backend, bad, job("good", 5))
-    assert isinstance(events["bad"][-1].error, engine.InvalidJob)  # its own fault: 400
-    assert str(events["bad"][-1].error) == "no token is left to choose from: all are banned"
-    assert events["good"][-1].new_tokens == 5
+    backend = forced(lambda t: {5: 0.0}, before, ngram_draft=ngram_draft)
+    refused = job("refused", 5, sampling=Sampling(top_k=40, min_p="x"))
+    none_left = job("none", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
+    events = run(backend, refused, none_left, job("good", 5))
+    assert isinstance(events["refused"][-1].error, engine.JobFailed)
+    assert isinstance(events["none"][-1].error, engine.InvalidJob)  # its own fault: 400
+    assert str(events["none"][-1].error) == "no token is left to choose from: all are banned"
+    assert events["good"][-1].new_tokens == 5 and backend.work.retries == 0
 
 
 def test_a_job_that_fails_behind_its_result_tells_its_failure_alone(backend):
@@ -119,28 +131,6 @@ def test_a_job_that_fails_behind_its_result_tells_its_failure_alone(backend):
     assert free_pages(backend) == backend._generator.max_pages
 
 
-class PanickingRule:
-    is_ready = True
-    is_done = False
-
-    def __init__(self, method):
-        self._method = method
-
-    def begin(self):
-        pass
-
-    def close(self):
-        pass
-
-    def limit(self):
-        if self._method == "limit":
-            raise Panic("unreachable code")
-
-    def accept(self, token_id):
-        if self._method == "accept":
-            raise Panic("unreachable code")
-
-
 def panic(*arguments, **settings):
     raise Panic("unreachable code")
 
@@ -151,11 +141,9 @@ def test_a_panic_of_a_library_ends_the_job_that_it_is_about_alone(forced, where,
     backend = forced(lambda t: {7: 0.0}, ngram_draft=ngram_draft)
     for name in ("good", "bad", "other"):
         backend.enqueue(job(name, 20, prompt=(1, 2, 3)))
-    bad = backend._jobs["bad"]
-    if where == "push":
-        bad._detokenizer.push = panic
-    else:
-        bad.sampler.rules.append(PanickingRule(where))
+    bad, rule = backend._jobs["bad"], Rule()
+    bad.sampler.rules.append(rule)
+    setattr(bad._detokenizer if where == "push" else rule, where, panic)
     events = []
     while backend.num_jobs:
         events += backend.iterate()
@@ -181,17 +169,6 @@ def test_a_text_that_can_not_be_told_at_a_cancel_is_that_jobs_failure(forced, er
     assert backend.num_jobs == 0 and free_pages(backend) == backend._generator.max_pages
 
 
-def test_where_tokens_are_guessed_a_draw_that_fails_ends_its_job_alone(forced):
-    backend = forced(lambda t: {5: 0.0}, ngram_draft=True)
-    refused = job("refused", 5, sampling=Sampling(top_k=40, min_p="x"))
-    none_left = job("none", 5, sampling=Sampling(allowed_token_ids=(5,), banned_token_ids=(5,)))
-    events = run(backend, refused, none_left, job("good", 5))
-    assert isinstance(events["refused"][-1].error, engine.JobFailed)
-    assert isinstance(events["none"][-1].error, engine.InvalidJob)
-    assert events["good"][-1].new_tokens == 5
-    assert backend.work.retries == 0
-
-
 @pytest.mark.parametrize("tokens", [(900, 8), (8, 900)])
 def test_a_pair_whose_prompt_fails_gives_all_its_pages_back(forced, tokens):
     backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("no such prompt")))
@@ -201,24 +178,3 @@ def test_a_pair_whose_prompt_fails_gives_all_its_pages_back(forced, tokens):
     events = run(backend, pair)["pair"]
     assert "no such prompt" in str(events[-1].error)
     assert free_pages(backend) == backend._generator.max_pages
-
-
-def test_a_device_that_is_lost_in_a_prompt_is_no_fault_of_its_job(forced):
-    lost = RuntimeError("CUDA error: device-side assert triggered")
-    backend = forced(lambda t: {5: 0.0}, refuse(lost))
-    backend.enqueue(job("a", 3, prompt=(1, 900, 2)))
-    with pytest.raises(engine.DeviceLost):
-        backend.iterate()
-
-
-def test_an_error_that_only_sounds_like_a_lost_device_is_its_jobs(forced):
-    backend = forced(lambda t: {5: 0.0}, refuse(RuntimeError("misaligned address")))
-    events = run(backend, job("bad", 3, prompt=(1, 900, 2)), job("good", 3))
-    assert isinstance(events["bad"][-1].error, engine.JobFailed)
-    assert events["good"][-1].new_tokens == 3
-
-
-def test_a_prompt_for_which_the_host_has_no_memory_says_so(forced):
-    backend = forced(lambda t: {5: 0.0}, refuse(MemoryError("none left")))
-    error = run(backend, job("a", 3, prompt=(1, 900, 2)))["a"][-1].error
-    assert isinstance(error, engine.OutOfMemory)

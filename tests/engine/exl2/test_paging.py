@@ -23,26 +23,17 @@ JOBS = paging.jobs(random.Random(5))
 
 
 @pytest.fixture
-def opened(model_path):
+def opened(opened):
     """Their tables of pages are checked after each change."""
-    backends = []
+    make = opened
 
     def opened(num_pages, is_overlapping=False, **config):
-        backends.append(
-            exl2_backend(
-                model_path,
-                is_overlapping=is_overlapping,
-                cache_tokens=num_pages * SIZE,
-                **{"max_batch_size": 16, **config},
-            )
-        )
-        backends[-1].open()
-        paging.watch(backends[-1])
-        return backends[-1]
+        config = {"max_batch_size": 16, "cache_tokens": num_pages * SIZE, **config}
+        backend = make(is_overlapping=is_overlapping, **config)
+        paging.watch(backend)
+        return backend
 
-    yield opened
-    for backend in backends:
-        backend.close()
+    return opened
 
 
 def run(backend, jobs, before=lambda: None):

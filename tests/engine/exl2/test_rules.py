@@ -3,27 +3,8 @@
 import pytest
 
 from switchyard.engine.messages import Chunk, Prefill, Started
-from tests.engine.exl2.drive import prompt
+from tests.engine.exl2.drive import Rule, prompt
 from tests.scripted import job
-
-
-class Late:
-    """A rule that isn't ready until a test says so."""
-
-    is_ready = False
-    is_done = False
-
-    def begin(self):
-        assert self.is_ready
-
-    def close(self):
-        pass
-
-    def limit(self):
-        assert self.is_ready
-
-    def accept(self, token_id):
-        pass
 
 
 @pytest.fixture
@@ -37,7 +18,8 @@ def started(forced):
             while not any(isinstance(event, Chunk) for event in backend.iterate()):
                 pass
         backend.enqueue(job("late", 3, prompt=prompt(1, num_tokens)))
-        late = Late()
+        late = Rule()
+        late.is_ready = False
         backend._jobs["late"].sampler.rules.append(late)
         return backend, late
 

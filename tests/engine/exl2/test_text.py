@@ -8,77 +8,73 @@ from switchyard.engine.job import Span
 from switchyard.engine.messages import Chunk, Finished
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, chain, free_pages, pieces, prompt
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import ending, run
 from tests.scripted import job
 
 pytestmark = pytest.mark.over_exl3("hardship")
 
+WORDS = (" return", " import", " class")
+HELD = (" return import", "length", None, 2)
+HELD_TO_A_TOKEN = (" return import", "stop", " class", 2)
+
 # Text
 
 
-def test_text_held_for_a_stop_string_is_delivered_when_the_limit_comes(backend, forced):
-    a, b, c = pieces(backend, " return", " import", " class")
-    held = forced(chain(1, a, b, c))
-    end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=(" importance",)))["x"])
-    assert (end.text, end.last.finish_reason) == (" return import", "length")
+@pytest.fixture
+def said(backend, forced):
+    """The end of a job over a model that says " return import class", and " class" from then on."""
+    ids = dict(zip(WORDS, pieces(backend, *WORDS), strict=True))
+    held = forced(chain(1, *ids.values()))
+
+    def said(max_new_tokens=9, stop_words=(), **more):
+        """`stop_words`: tokens."""
+        more["stop_token_ids"] = tuple(ids[word] for word in stop_words)
+        events = run(held, job("x", max_new_tokens, prompt=(1,), **more))["x"]
+        told = [i for e in events if isinstance(e, Chunk) for i in e.token_ids]
+        assert told == [*ids.values(), *[ids[" class"]] * 9][: len(told)]
+        end = ending(events)
+        reason = next((word for word in ids if end.last.stop_reason == ids[word]), None)
+        return end.text, end.last.finish_reason, reason or end.last.stop_reason, len(told)
+
+    return said
 
 
-def test_text_held_for_a_stop_string_is_delivered_when_a_stop_token_comes(backend, forced):
-    a, b, c = pieces(backend, " return", " import", " class")
-    held = forced(chain(1, a, b, c))
-    stopped = job("x", 9, prompt=(1,), stop_strings=(" importance",), stop_token_ids=(c,))
-    events = run(held, stopped)["x"]
-    end = ending(events)
-    assert (end.text, end.last.finish_reason) == (" return import", "stop")
-    assert end.last.new_tokens == 2  # without the stop token
-    assert [i for e in events if isinstance(e, Chunk) for i in e.token_ids] == [a, b]
-    end = ending(run(held, job("x", 9, prompt=(1,), stop_token_ids=(b,)))["x"])
-    assert (end.text, end.last.new_tokens) == (" return", 1)
-
-
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"max_new_tokens": 3}, (" return import class", "length", None, 3)),
+        ({"max_new_tokens": 2, "stop_strings": (" importance",)}, HELD),
+        ({"max_new_tokens": 2, "stop_strings": ("import",)}, (" return ", "stop", "import", 2)),
+        ({"stop_strings": ("import",)}, (" return ", "stop", "import", 2)),
+        ({"stop_strings": ("port cl",)}, (" return im", "stop", "port cl", 3)),
+        ({"stop_strings": ("class", "urn im")}, (" ret", "stop", "urn im", 2)),
+        ({"stop_words": (" import",)}, (" return", "stop", " import", 1)),
+        ({"stop_strings": (" importance",), "stop_words": (" class",)}, HELD_TO_A_TOKEN),
+    ],
+    ids=str,
+)
 @pytest.mark.parameter("stop")
-def test_a_stop_string_ends_the_text_before_it(backend, forced):
-    a, b, c = pieces(backend, " return", " import", " class")
-    held = forced(chain(1, a, b, c))
-    for stops, text in [
-        (("import",), " return "),
-        (("port cl",), " return im"),
-        (("class", "urn im"), " ret"),
-    ]:
-        end = ending(run(held, job("x", 9, prompt=(1,), stop_strings=stops))["x"])
-        assert (end.text, end.last.finish_reason) == (text, "stop")
+@pytest.mark.parameter("stop_token_ids")
+def test_stops_and_the_limit_end_a_text_and_deliver_what_was_held(said, more, expected):
+    assert said(**more) == expected
 
 
 @pytest.mark.parametrize("tail", ["by limit", "by stop token", "by neither"])
-def test_of_overlapping_stop_strings_the_one_that_begins_first_ends_the_text(backend, forced, tail):
-    a, b, c = pieces(backend, " return", " import", " class")
-    more = {
-        "by limit": {"max_new_tokens": 3},
-        "by stop token": {"stop_token_ids": (c,), "max_new_tokens": 9},
-        "by neither": {"max_new_tokens": 9},
-    }[tail]
-    held = forced(chain(1, a, b, c))
+def test_of_overlapping_stop_strings_the_one_that_begins_first_ends_the_text(said, tail):
+    more = {"by limit": {"max_new_tokens": 3}, "by stop token": {"stop_words": (" class",)}}
     for letters in (" return", "return", "turn", "urn", "n"):
+        first = " return".removesuffix(letters)
         for pair in itertools.permutations([f"{letters} im", "n import"]):
-            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
-            assert (end.text, end.last.finish_reason) == (" return".removesuffix(letters), "stop")
+            assert said(stop_strings=pair, **more.get(tail, {}))[:2] == (first, "stop")
         for pair in itertools.permutations([f"{letters} import class", " im"]):
-            end = ending(run(held, job("x", prompt=(1,), stop_strings=pair, **more))["x"])
-            text = " return" if tail == "by stop token" else " return".removesuffix(letters)
-            assert (end.text, end.last.finish_reason) == (text, "stop")
-
-
-def test_a_stop_string_that_the_last_token_completes_ends_the_text_too(backend, forced):
-    a, b = pieces(backend, " return", " import")
-    held = forced(chain(1, a, b))
-    end = ending(run(held, job("x", 2, prompt=(1,), stop_strings=("import",)))["x"])
-    assert (end.text, end.last.finish_reason) == (" return ", "stop")
+            text = " return" if tail == "by stop token" else first
+            assert said(stop_strings=pair, **more.get(tail, {}))[:2] == (text, "stop")
 
 
 def test_a_stop_token_in_the_last_place_ends_the_text_before_it(backend, forced):
     [a] = pieces(backend, " return")
     last = run(forced(chain(1, a, 2)), job("x", 2, prompt=(1,)))["x"][-1]
-    assert (last.finish_reason, last.new_tokens) == ("stop", 1)
+    assert (last.finish_reason, last.stop_reason, last.new_tokens) == ("stop", None, 1)
 
 
 def test_jobs_that_start_together_are_told_in_their_order(backend):
@@ -102,10 +98,6 @@ def test_a_job_that_has_grown_beyond_its_first_page_is_cancelled(backend):
     assert free_pages(backend) == backend._generator.max_pages
 
 
-def test_a_job_that_it_does_not_have_is_cancelled_without_an_error(backend):
-    assert backend.cancel("unknown") == []
-
-
 def test_cancelling_tells_the_text_that_was_held_and_the_counts(backend, forced):
     a, b, c = pieces(backend, " return", " import", " class")
     held = forced(chain(1, a, b, c))
@@ -126,12 +118,10 @@ def test_a_character_that_the_last_token_completes_is_whole(backend, forced):
     emoji = hf.encode("😀", add_special_tokens=False).ids
     [after] = pieces(backend, " class")
     assert len(emoji) > 1
-    by_limit = forced(chain(1, *emoji, after))
-    end = ending(run(by_limit, job("x", len(emoji), prompt=(1,)))["x"])
-    assert end.text == "😀"
-    by_token = forced(chain(1, *emoji, after))
-    end = ending(run(by_token, job("x", 9, prompt=(1,), stop_token_ids=(after,)))["x"])
-    assert end.text == "😀"
+    held = forced(chain(1, *emoji, after))
+    for limit, stop_token_ids in ((len(emoji), ()), (9, (after,))):
+        one = job("x", limit, prompt=(1,), stop_token_ids=stop_token_ids)
+        assert ending(run(held, one)["x"]).text == "😀"
 
 
 def test_text_after_a_byte_that_is_no_character_is_not_held_back(backend, forced):
@@ -162,18 +152,16 @@ def test_a_whole_character_behind_stray_bytes_stays_whole(backend, forced):
         assert end.text == "\ufffd" * before + "😀 class class"
 
 
-def test_a_space_before_what_is_decoded_together_is_kept(sentencepiece_path):
+def test_a_space_before_what_is_decoded_together_is_kept(opened, sentencepiece_path):
     """Decoders of this kind take the space away from the beginning of a text."""
     steps = []
-    backend = exl2_backend(sentencepiece_path, logits=lambda t: {steps.pop(0) if steps else 5: 0.0})
-    backend.open()
+    backend = opened(sentencepiece_path, logits=lambda t: {steps.pop(0) if steps else 5: 0.0})
     hf = backend._tokenizer._tokenizer
     the, *emoji = hf.encode("the 😀 class", add_special_tokens=False).ids
     for stop_strings in ((), (" END", "!")):  # held back for the rest of a stop string, or not
         steps[:] = [the, *emoji]
         one = job("x", 1 + len(emoji), prompt=(1,), stop_strings=stop_strings)
         assert ending(run(backend, one)["x"]).text == " the 😀 class"
-    backend.close()
 
 
 # Stops
@@ -231,16 +219,6 @@ def test_tokens_without_text_are_told(backend, forced):
     assert [i for e in events if isinstance(e, Chunk) for i in e.token_ids] == [a, 2, 2]
 
 
-@pytest.mark.parameter("stop_token_ids")
-def test_a_requests_own_stop_token_ends_the_text_before_it(backend, forced):
-    a, b = pieces(backend, " return", " import")
-    backend = forced(lambda t: {1: {a: 0.0}, a: {b: 0.0}}.get(t, {a: 0.0}))
-    for stops, text, reason in (((), " return import return", "length"), ((b,), " return", "stop")):
-        stopping = job("x", 3, prompt=(1,), sampling=GREEDY, stop_token_ids=stops)
-        end = ending(run(backend, stopping)["x"])
-        assert (end.text, end.last.finish_reason) == (text, reason)
-
-
 @pytest.mark.parametrize("is_inside", [False, True])
 def test_stops_of_a_client_do_not_count_in_a_span(forced, is_inside):
     """Whether the text begins inside the span, or opens it. The model's own end counts there."""
@@ -257,20 +235,3 @@ def test_stops_of_a_client_do_not_count_in_a_span(forced, is_inside):
     own = forced(chain(begin, a, 2))
     ended = ending(run(own, job("x", 9, prompt=(begin,), **{**stops, "spans": (Span(""),)}))["x"])
     assert (ended.text, ended.last.finish_reason) == (" import", "stop")
-
-
-@pytest.mark.parametrize(
-    "more, reason, stop_reason",
-    [
-        ({"stop_strings": ("class",)}, "stop", "class"),
-        ({"stop_token_ids": (9,)}, "stop", 9),
-        ({}, "stop", None),  # the model's own end
-        ({"max_new_tokens": 2}, "length", None),
-    ],
-)
-def test_the_end_says_what_ended_it(forced, more, reason, stop_reason):
-    [word] = pieces(forced(lambda t: {7: 0.0}), "class")
-    backend = forced(chain(8, word, 9, 2))
-    one = job("a", **{"max_new_tokens": 9, "prompt": (8,), **more})
-    last = run(backend, one)["a"][-1]
-    assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)
