@@ -60,8 +60,6 @@ def test_the_largest_values_are_written_as_readers_write_them(grammars, value):
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"enum": [2**63]}, "at # is not supported: enum has a whole number beyond 2"),
-        ({"items": {"minimum": 2**53 + 1}}, "at #/items is not supported: minimum is beyond 2"),
         ({"items": {"minLength": 2**31}}, "at #/items is not supported: minLength is beyond 2"),
         ({"items": {"minimum": 5e-324, "type": "number"}, "minItems": 1}, "at #/items is not"),
     ],

@@ -45,61 +45,53 @@ def always(token_id):
     return lambda _: {token_id: 50.0}
 
 
+def told(backend, constraint=PATTERN, limit=50, **more):
+    """Text, why it ended, and the number of its tokens."""
+    one = job("a", limit, **{"prompt": (1,), "constraint": constraint, **more})
+    end = ending(run(backend, one)["a"])
+    return end.text, end.last.finish_reason, end.last.new_tokens
+
+
 # The end
 
 
 def test_a_job_ends_with_the_last_token_that_its_constraint_allows(backend):
-    told = ending(run(backend, job("a", 50, prompt=(1,), constraint=PATTERN))["a"])
-    assert (told.text, told.last.finish_reason) == ("ababab", "stop")
-    exactly = told.last.new_tokens
-    told = ending(
-        run(backend, job("a", exactly, prompt=(1,), constraint=PATTERN, sampling=hot()))["a"]
-    )
-    assert told.text == "ababab"[: len(told.text)]
+    text, reason, exactly = told(backend)
+    assert (text, reason) == ("ababab", "stop")
+    assert "ababab".startswith(told(backend, limit=exactly, sampling=hot())[0])
 
 
 def test_a_constraint_that_is_complete_at_the_limit_ends_with_stop(backend):
-    constraint = constraints.choice(["a"])
-    told = ending(run(backend, job("a", 1, prompt=(1,), constraint=constraint))["a"])
-    assert (told.text, told.last.finish_reason, told.last.new_tokens) == ("a", "stop", 1)
+    assert told(backend, constraints.choice(["a"]), 1) == ("a", "stop", 1)
 
 
-def test_the_limit_cuts_a_constrained_text(backend):
-    told = ending(run(backend, job("a", 1, prompt=(1,), constraint=PATTERN))["a"])
-    assert told.last.finish_reason == "length" and "ababab".startswith(told.text)
+def test_the_limit_and_a_stop_string_cut_a_constrained_text(backend):
+    text, reason, _ = told(backend, limit=1)
+    assert reason == "length" and "ababab".startswith(text)
+    assert told(backend, stop_strings=("ba",))[:2] == ("a", "stop")
 
 
 @pytest.mark.parametrize("end", [EOS, END_OF_TURN])
-def test_every_end_token_ends_where_the_grammar_may_and_not_before(forced, tokenizer, end):
-    backend = forced(always(end))
-    constraint = constraints.regex("[a-z]{2,9}")
-    told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])
-    assert told.last.finish_reason == "stop" and 2 <= len(told.text) <= 9
-
-
-def test_a_stop_string_cuts_a_constrained_text(backend):
-    told = ending(
-        run(backend, job("a", 50, prompt=(1,), constraint=PATTERN, stop_strings=("ba",)))["a"]
-    )
-    assert (told.text, told.last.finish_reason) == ("a", "stop")
+def test_every_end_token_ends_where_the_grammar_may_and_not_before(forced, end):
+    text, reason, _ = told(forced(always(end)), constraints.regex("[a-z]{2,9}"), 20)
+    assert reason == "stop" and 2 <= len(text) <= 9
 
 
 @pytest.mark.parametrize("special", range(5))
 def test_a_special_token_is_no_text_of_a_grammar(forced, tokenizer, special):
-    backend = forced(always(special))
     text = tokenizer.token(special)
-    told = ending(
-        run(backend, job("a", 30, prompt=(1,), constraint=constraints.choice([text])))["a"]
-    )
-    assert (told.text, told.last.finish_reason) == (text, "stop")
+    found = told(forced(always(special)), constraints.choice([text]), 30)
+    assert found[:2] == (text, "stop")
 
 
 def test_a_text_that_is_waited_for_may_end_in_a_special_token(forced):
     mark, special, other = 5, 3, 300  # "!", "<|im_start|>"
     backend = forced(lambda t: {{1: mark, mark: special}.get(t, other): 0.0})
-    constraint = engine.Constraint(PATTERN.grammar, after="!<|im_start|>")
-    told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])
-    assert (told.text, told.last.finish_reason) == ("!ababab", "stop")
+    assert told(backend, after("!<|im_start|>"), 20)[:2] == ("!ababab", "stop")
+
+
+def after(text):
+    return engine.Constraint(PATTERN.grammar, after=text)
 
 
 # Others
@@ -152,9 +144,9 @@ def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(
     limits = LLParserLimits(step_max_items=400, verbose_errors=False)
     monkeypatch.setattr("switchyard.engine.grammar.grammars.LIMITS", limits)
     constraint = constraints.grammar("start: s\ns: s s | /[a-z]/")
-    told = run(backend, job("a", 100, prompt=(1,), constraint=constraint))["a"]
-    assert len(told) > 5 and isinstance(told[-1], Failed)
-    assert isinstance(told[-1].error, engine.InvalidJob) and "at one place" in str(told[-1].error)
+    events = run(backend, job("a", 100, prompt=(1,), constraint=constraint))["a"]
+    assert len(events) > 5 and type(events[-1].error) is engine.InvalidJob
+    assert "at one place" in str(events[-1].error)
 
 
 def test_a_constraint_that_compiles_for_long_holds_up_nobody(backend, monkeypatch):
@@ -174,12 +166,10 @@ def test_a_constraint_that_compiles_for_long_holds_up_nobody(backend, monkeypatc
     assert sum(isinstance(e, Chunk) and e.identifier == "free" for e in events) == 20
     assert not any(isinstance(e, Chunk) and e.identifier == "slow" for e in events)
     go.set()
-    told = []
-    while not any(isinstance(e, Finished) and e.identifier == "slow" for e in told):
-        told += backend.iterate()
-    assert (
-        "".join(e.text for e in told if isinstance(e, Chunk) and e.identifier == "slow") == "ababab"
-    )
+    events = []
+    while not any(isinstance(e, Finished) for e in events):
+        events += [e for e in backend.iterate() if e.identifier == "slow"]
+    assert ending(events).text == "ababab"
     backend.cancel("free")
 
 
@@ -201,10 +191,7 @@ def test_a_failed_step_that_is_tried_again_keeps_the_constraint(backend, monkeyp
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(backend._loaded.model, "forward_chunk", fail_twice)
-    assert (
-        ending(run(backend, job("a", 50, prompt=(1, 300), constraint=PATTERN))["a"]).text
-        == "ababab"
-    )
+    assert told(backend, prompt=(1, 300))[0] == "ababab"
     assert next(failures, None) is None
 
 
@@ -213,23 +200,16 @@ def test_a_failed_step_that_is_tried_again_keeps_the_constraint(backend, monkeyp
 
 @pytest.mark.parametrize("prompt", [(1, 300), (1, 700, 800)])
 def test_a_constraint_holds_after_its_text_only(backend, tokenizer, prompt):
-    after = engine.Constraint(PATTERN.grammar, after="</think>")
     budget = Forced(12, "</think>", tuple(tokenizer.encode("</think>", 100)[1:]))
-    told = ending(
-        run(backend, job("a", 60, prompt=prompt, constraint=after, forced=budget, sampling=hot()))[
-            "a"
-        ]
-    )
-    thoughts, answer = told.text.split("</think>")
-    assert (answer, told.last.finish_reason) == ("ababab", "stop")
-    assert len(thoughts) > 12
+    more = {"prompt": prompt, "forced": budget, "sampling": hot()}
+    text, reason, _ = told(backend, after("</think>"), 60, **more)
+    thoughts, answer = text.split("</think>")
+    assert (answer, reason) == ("ababab", "stop") and len(thoughts) > 12
 
 
-def test_no_end_comes_before_the_text_that_a_constraint_waits_for(forced, tokenizer):
+def test_no_end_comes_before_the_text_that_a_constraint_waits_for(forced):
     backend = forced(lambda _: {EOS: 50.0, END_OF_TURN: 40.0, 300: 30.0})
-    after = engine.Constraint(PATTERN.grammar, after="</think>")
-    told = ending(run(backend, job("a", 10, prompt=(1,), constraint=after))["a"])
-    assert told.last.new_tokens == 10 and told.last.finish_reason == "length"
+    assert told(backend, after("</think>"), 10)[1:] == ("length", 10)
 
 
 def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
@@ -246,15 +226,13 @@ def test_no_token_ends_behind_the_text_that_a_constraint_waits_for(grammars):
     assert not missed
 
 
-@pytest.mark.parametrize("after", ["h", "th"])
-def test_no_token_goes_beyond_the_text_that_a_constraint_waits_for(forced, grammars, after):
+@pytest.mark.parametrize("text", ["h", "th"])
+def test_no_token_goes_beyond_the_text_that_a_constraint_waits_for(forced, grammars, text):
     t, h, he = map(grammars.pieces.index, (b"t", b"h", b"he"))
     the = next(i for i, piece in enumerate(grammars.pieces) if b"the" in piece)
     likely = {EOS: 20.0, the: 10.0, he: 9.0, h: 8.0}
-    backend = forced(lambda last: {t: 50.0} if (last, after) == (1, "th") else likely)
-    constraint = engine.Constraint(PATTERN.grammar, after=after)
-    told = ending(run(backend, job("a", 20, prompt=(1,), constraint=constraint))["a"])
-    assert told.text == after + "ababab"
+    backend = forced(lambda last: {t: 50.0} if (last, text) == (1, "th") else likely)
+    assert told(backend, after(text), 20)[0] == text + "ababab"
 
 
 def test_a_token_may_end_the_text_that_a_constraint_waits_for(grammars):
@@ -267,13 +245,9 @@ def test_a_token_may_end_the_text_that_a_constraint_waits_for(grammars):
 def test_a_text_is_noticed_however_it_falls_into_pieces():
     for pieces in (["</think>"], list("x</think>y"), ["a</th", "ink>b"], ["<", "</thi", "nk>"]):
         watch = TextWatch("</think>")
-        come = []
-        for piece in pieces:
+        for i, piece in enumerate(pieces):
             watch.add(piece.encode())
-            come.append(watch.has_come)
-        whole = "".join(pieces)
-        first = next(i for i in range(len(pieces)) if "</think>" in "".join(pieces[: i + 1]))
-        assert come == [i >= first for i in range(len(pieces))], whole
+            assert watch.has_come == ("</think>" in "".join(pieces[: i + 1])), pieces
     assert TextWatch("").has_come
 
 

@@ -7,13 +7,6 @@ import shutil
 import pytest
 import torch
 
-from switchyard.engine.backends.exl2 import cpu
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _exllamav2():
-    cpu.install()
-
 
 def test_a_model_that_is_refused_loads_anew_with_exllamav2s_products(monkeypatch, caplog):
     from switchyard.engine.backends.exl2.cuda import loader

@@ -5,15 +5,9 @@ import shutil
 import pytest
 import torch
 
-from switchyard.engine.backends.exl2 import cpu
 from tests.gpu.exact import error, exact_logits
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _exllamav2():
-    cpu.install()
 
 
 @pytest.fixture

@@ -7,14 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.config import Lora, ModelConfig
 from tests.engine.test_memory import DEMO, DEMO_EXL2, exl2_config
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _exllamav2():
-    cpu.install()
 
 
 @pytest.fixture

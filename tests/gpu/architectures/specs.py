@@ -15,19 +15,11 @@ WINDOW = 300
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "torch_dtype": "float16"}
 COMMON = {
     **IDS,
-    "hidden_act": "silu",
-    "hidden_size": HIDDEN,
-    "initializer_range": 0.02,
-    "intermediate_size": INNER,
-    "max_position_embeddings": CONTEXT,
-    "num_attention_heads": HEADS,
-    "num_hidden_layers": LAYERS,
-    "num_key_value_heads": KV_HEADS,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": None,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "vocab_size": VOCABULARY,
+    **{"hidden_act": "silu", "hidden_size": HIDDEN, "initializer_range": 0.02},
+    **{"intermediate_size": INNER, "max_position_embeddings": CONTEXT},
+    **{"num_attention_heads": HEADS, "num_hidden_layers": LAYERS},
+    **{"num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-5, "rope_scaling": None},
+    **{"rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": VOCABULARY},
 }
 
 
@@ -98,11 +90,8 @@ def _replaced(name, pairs):
 
 LLAMA = of("LlamaForCausalLM", "llama")
 LLAMA3 = {
-    "factor": 8.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 512,
-    "rope_type": "llama3",
+    **{"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0},
+    **{"original_max_position_embeddings": 512, "rope_type": "llama3"},
 }
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 LONG = [1.0 + 0.15 * i for i in range(HEAD_DIM // 2)]
@@ -129,17 +118,12 @@ def _llamas():
     yield "llama-yarn", Spec(of(*llama, rope_scaling=YARN))
     scaled = {**YARN, "beta_fast": 16, "mscale": 0.7, "mscale_all_dim": 1.0, "truncate": False}
     yield "llama-yarn-mscale", Spec(of(*llama, rope_scaling=scaled), has_twin=False)
-    yield (
-        "llama-gelu",
-        Spec(of(*llama, hidden_act="gelu"), refusal="hidden_act of gelu", has_twin=False),
-    )
+    gelu = of(*llama, hidden_act="gelu")
+    yield "llama-gelu", Spec(gelu, refusal="hidden_act of gelu", has_twin=False)
     yield "llama-newstyle", Spec(NEW_STYLE, has_twin=False)
     for kind, settings in (("llama3", LLAMA3), ("yarn", {**YARN, "rope_type": "yarn"})):
-        parameters = {**settings, "rope_theta": 5e5}
-        yield (
-            f"{kind}-newstyle",
-            Spec({**NEW_STYLE, "rope_parameters": parameters}, has_twin=False),
-        )
+        config = {**NEW_STYLE, "rope_parameters": {**settings, "rope_theta": 5e5}}
+        yield f"{kind}-newstyle", Spec(config, has_twin=False)
     yield "mistral", Spec(of(*mistral, sliding_window=None, head_dim=128))
     yield "mistral-window", Spec(of(*mistral, sliding_window=WINDOW))
     mixtral = of(
@@ -175,32 +159,18 @@ def _llamas():
 
 QWEN2 = {"rope_theta": 1e6, "use_sliding_window": False, "rms_norm_eps": 1e-6}
 QWEN3 = {
-    "rope_theta": 1e6,
-    "head_dim": 128,
-    "attention_bias": False,
-    "rms_norm_eps": 1e-6,
-    "sliding_window": None,
-    "use_sliding_window": False,
-    "max_window_layers": LAYERS,
+    **{"rope_theta": 1e6, "head_dim": 128, "attention_bias": False, "rms_norm_eps": 1e-6},
+    **{"sliding_window": None, "use_sliding_window": False, "max_window_layers": LAYERS},
 }
 MOE = {
     **QWEN3,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 256,
-    "norm_topk_prob": True,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
+    **{"decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 256},
+    **{"norm_topk_prob": True, "num_experts": 4, "num_experts_per_tok": 2},
 }
 QWEN_PREPROCESSOR = {
-    "image_processor_type": "Qwen2VLImageProcessor",
-    "image_mean": [0.5] * 3,
-    "image_std": [0.3] * 3,
-    "patch_size": 14,
-    "temporal_patch_size": 2,
-    "merge_size": 2,
-    "min_pixels": 3136,
-    "max_pixels": 12845056,
+    **{"image_processor_type": "Qwen2VLImageProcessor", "image_mean": [0.5] * 3},
+    **{"image_std": [0.3] * 3, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2},
+    **{"min_pixels": 3136, "max_pixels": 12845056},
 }
 
 
@@ -216,101 +186,49 @@ def _qwens():
     yield "qwen3moe", Spec(of(*moe, **MOE))
     many = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 128}
     yield "qwen3moe-128", Spec(of(*moe, **{**MOE, **many}))
-    yield (
-        "qwen3moe-nonorm",
-        Spec(of(*moe, **{**MOE, "norm_topk_prob": False}), refusal="norm_topk_prob"),
-    )
+    nonorm = of(*moe, **{**MOE, "norm_topk_prob": False})
+    yield "qwen3moe-nonorm", Spec(nonorm, refusal="norm_topk_prob")
     text = of(*qwen2, **QWEN2)
     vision = {
         **text,
-        "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]},
-        "image_token_id": 3,
-        "sliding_window": 32768,
-        "max_window_layers": LAYERS,
+        **{"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}, "image_token_id": 3},
+        **{"sliding_window": 32768, "max_window_layers": LAYERS},
     }
     common = {
-        "depth": 2,
-        "in_chans": 3,
-        "num_heads": 4,
-        "patch_size": 14,
-        "spatial_merge_size": 2,
-        "spatial_patch_size": 14,
-        "temporal_patch_size": 2,
+        **{"depth": 2, "in_chans": 3, "num_heads": 4, "patch_size": 14, "spatial_merge_size": 2},
+        **{"spatial_patch_size": 14, "temporal_patch_size": 2},
     }
     files = {"preprocessor_config.json": QWEN_PREPROCESSOR}
-    yield (
-        "qwen2vl",
-        Spec(
-            {
-                **vision,
-                "architectures": ["Qwen2VLForConditionalGeneration"],
-                "model_type": "qwen2_vl",
-                "vision_config": {
-                    **common,
-                    "embed_dim": 256,
-                    "mlp_ratio": 4,
-                    "hidden_size": HIDDEN,
-                },
-            },
-            text,
-            files=files,
-        ),
-    )
-    yield (
-        "qwen25vl",
-        Spec(
-            {
-                **vision,
-                "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-                "model_type": "qwen2_5_vl",
-                "vision_config": {
-                    **common,
-                    "hidden_size": 256,
-                    "intermediate_size": 512,
-                    "out_hidden_size": HIDDEN,
-                    "window_size": 112,
-                    "fullatt_block_indexes": [1],
-                },
-            },
-            text,
-            files=files,
-            has_twin=False,
-        ),
-    )
+    older = {**common, "embed_dim": 256, "mlp_ratio": 4, "hidden_size": HIDDEN}
+    newer = {
+        **{**common, "hidden_size": 256, "intermediate_size": 512, "out_hidden_size": HIDDEN},
+        **{"window_size": 112, "fullatt_block_indexes": [1]},
+    }
+    for name, kind, architecture, tower in (
+        ("qwen2vl", "qwen2_vl", "Qwen2VLForConditionalGeneration", older),
+        ("qwen25vl", "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", newer),
+    ):
+        config = {**vision, "architectures": [architecture], "model_type": kind}
+        config["vision_config"] = tower
+        yield name, Spec(config, text, files=files, has_twin=name == "qwen2vl")
 
 
 GEMMA = {
-    "head_dim": HEAD_DIM,
-    "hidden_size": GEMMA_HIDDEN,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_act": "gelu_pytorch_tanh",
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "tie_word_embeddings": True,
+    **{"head_dim": HEAD_DIM, "hidden_size": GEMMA_HIDDEN},
+    **{"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"},
+    **{"rms_norm_eps": 1e-6, "attention_bias": False, "tie_word_embeddings": True},
 }
 GEMMA2 = {
     **GEMMA,
-    "num_hidden_layers": 4,
-    "attn_logit_softcapping": 5.0,
-    "final_logit_softcapping": 0.6,
-    "query_pre_attn_scalar": 48,
-    "sliding_window": WINDOW,
-    "cache_implementation": "hybrid",
+    **{"num_hidden_layers": 4, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 0.6},
+    **{"query_pre_attn_scalar": 48, "sliding_window": WINDOW, "cache_implementation": "hybrid"},
 }
 GEMMA3_TEXT = {
-    "model_type": "gemma3_text",
-    "head_dim": HEAD_DIM,
-    "hidden_size": GEMMA_HIDDEN,
-    "intermediate_size": INNER,
-    "num_attention_heads": HEADS,
-    "num_hidden_layers": 7,
-    "num_key_value_heads": KV_HEADS,
-    "query_pre_attn_scalar": 48,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-    "sliding_window": WINDOW,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": CONTEXT,
+    **{"model_type": "gemma3_text", "head_dim": HEAD_DIM, "hidden_size": GEMMA_HIDDEN},
+    **{"intermediate_size": INNER, "num_attention_heads": HEADS, "num_hidden_layers": 7},
+    **{"num_key_value_heads": KV_HEADS, "query_pre_attn_scalar": 48, "rms_norm_eps": 1e-6},
+    **{"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": WINDOW},
+    **{"vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT},
 }
 GEMMA3 = {
     "architectures": ["Gemma3ForConditionalGeneration"],
@@ -321,33 +239,22 @@ GEMMA3 = {
     "mm_tokens_per_image": 256,
     "text_config": GEMMA3_TEXT,
     "vision_config": {
-        "hidden_size": 256,
-        "image_size": 224,
-        "intermediate_size": 512,
-        "model_type": "siglip_vision_model",
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "patch_size": 14,
-        "vision_use_head": False,
+        **{"hidden_size": 256, "image_size": 224, "intermediate_size": 512},
+        **{"model_type": "siglip_vision_model", "num_attention_heads": 4, "num_hidden_layers": 2},
+        **{"patch_size": 14, "vision_use_head": False},
     },
 }
 GEMMA3_REFERENCE = {
     "architectures": ["Gemma3ForCausalLM"],
     **IDS,
     **GEMMA3_TEXT,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 10000.0,
-    "tie_word_embeddings": True,
-    "sliding_window_pattern": 6,
-    "hidden_activation": "gelu_pytorch_tanh",
+    **{"rope_theta": 1e6, "rope_local_base_freq": 10000.0, "tie_word_embeddings": True},
+    **{"sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh"},
 }
 GEMMA3_FILES = {
     "preprocessor_config.json": {
-        "image_processor_type": "Gemma3ImageProcessor",
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
-        "resample": 2,
-        "rescale_factor": 1 / 255,
+        **{"image_processor_type": "Gemma3ImageProcessor", "image_mean": [0.5] * 3},
+        **{"image_std": [0.5] * 3, "resample": 2, "rescale_factor": 1 / 255},
         "size": {"height": 224, "width": 224},
     }
 }
@@ -437,36 +344,22 @@ def _others():
     star = of(
         *("Starcoder2ForCausalLM", "starcoder2"),
         drop=("rms_norm_eps",),
-        hidden_act="gelu_pytorch_tanh",
-        norm_epsilon=1e-5,
-        layer_norm_epsilon=1e-5,
-        mlp_type="default",
-        norm_type="layer_norm",
-        use_bias=True,
-        sliding_window=None,
-        tie_word_embeddings=True,
+        **{"hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "layer_norm_epsilon": 1e-5},
+        **{"mlp_type": "default", "norm_type": "layer_norm", "use_bias": True},
+        **{"sliding_window": None, "tie_word_embeddings": True},
     )
     yield "starcoder2", Spec(star)
     yield "starcoder2-window", Spec({**star, "sliding_window": WINDOW}, has_twin=False)
     dbrx = {
-        "architectures": ["DbrxForCausalLM"],
-        "model_type": "dbrx",
-        **IDS,
-        "d_model": HIDDEN,
-        "n_heads": HEADS,
-        "n_layers": LAYERS,
-        "max_seq_len": CONTEXT,
-        "rope_theta": 500000,
-        "vocab_size": VOCABULARY,
+        **{"architectures": ["DbrxForCausalLM"], "model_type": "dbrx", **IDS},
+        **{"d_model": HIDDEN, "n_heads": HEADS, "n_layers": LAYERS, "max_seq_len": CONTEXT},
+        **{"rope_theta": 500000, "vocab_size": VOCABULARY, "tie_word_embeddings": False},
         "attn_config": {"clip_qkv": None, "kv_n_heads": KV_HEADS, "rope_theta": 500000},
         "ffn_config": {
             "ffn_hidden_size": 384,  # not HIDDEN: exllamav2 tells w2's sides apart by their sizes
-            "moe_num_experts": 4,
-            "moe_top_k": 2,
-            "moe_jitter_eps": 0.0,
+            **{"moe_num_experts": 4, "moe_top_k": 2, "moe_jitter_eps": 0.0},
             "moe_loss_weight": 0.05,
         },
-        "tie_word_embeddings": False,
     }
     unclipped = {**dbrx["attn_config"], "clip_qkv": 1e4}  # transformers fails without any
     yield "dbrx", Spec(dbrx, {**dbrx, "attn_config": unclipped})
@@ -474,62 +367,34 @@ def _others():
     yield "dbrx-clip", Spec(clipped, refusal="attn_config.clip_qkv of 8", has_twin=False)
     gpt = {
         **IDS,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-        "layer_norm_epsilon": 1e-5,
-        "n_embd": HIDDEN,
-        "n_head": HEADS,
-        "n_layer": LAYERS,
-        "n_positions": CONTEXT,
-        "vocab_size": VOCABULARY,
-        "scale_attn_weights": True,
+        **{"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "layer_norm_epsilon": 1e-5},
+        **{"n_embd": HIDDEN, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT},
+        **{"vocab_size": VOCABULARY, "scale_attn_weights": True},
     }
-    yield (
-        "gptbigcode",
-        Spec(
-            {
-                "architectures": ["GPTBigCodeForCausalLM"],
-                "model_type": "gpt_bigcode",
-                **gpt,
-                "n_inner": 1024,
-                "activation_function": "gelu_pytorch_tanh",
-                "multi_query": True,
-            }
-        ),
-    )
-    gpt2 = {**gpt, "n_ctx": CONTEXT, "activation_function": "gelu_new"}
-    yield (
-        "gpt2",
-        Spec({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **gpt2}, rename=as_gpt2),
-    )
+    big = {
+        **{"architectures": ["GPTBigCodeForCausalLM"], "model_type": "gpt_bigcode", **gpt},
+        **{"n_inner": 1024, "activation_function": "gelu_pytorch_tanh", "multi_query": True},
+    }
+    yield "gptbigcode", Spec(big)
+    gpt2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **gpt}
+    gpt2 |= {"n_ctx": CONTEXT, "activation_function": "gelu_new"}
+    yield "gpt2", Spec(gpt2, rename=as_gpt2)
     granite = of(
         *("GraniteForCausalLM", "granite"),
-        attention_bias=False,
-        mlp_bias=False,
-        attention_multiplier=0.1,
-        embedding_multiplier=6.0,
-        logits_scaling=0.5,
-        residual_multiplier=0.4,
+        **{"attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.1},
+        **{"embedding_multiplier": 6.0, "logits_scaling": 0.5, "residual_multiplier": 0.4},
         tie_word_embeddings=True,
     )
     yield "granite", Spec(granite)
-    glm4 = of(
-        *("Glm4ForCausalLM", "glm4"),
-        attention_bias=True,
-        head_dim=HEAD_DIM,
-        partial_rotary_factor=0.5,
-    )
-    yield "glm4", Spec(glm4)
+    glm4 = {"attention_bias": True, "head_dim": HEAD_DIM, "partial_rotary_factor": 0.5}
+    yield "glm4", Spec(of("Glm4ForCausalLM", "glm4", **glm4))
 
 
 def _visions():
     ids = ("bos_token_id", "eos_token_id", "pad_token_id")
     text = {name: value for name, value in COMMON.items() if name not in ids}
     text |= {
-        "model_type": "mistral",
-        "head_dim": HEAD_DIM,
-        "sliding_window": None,
+        **{"model_type": "mistral", "head_dim": HEAD_DIM, "sliding_window": None},
         "rope_theta": 1e6,
     }
     reference = {"architectures": ["MistralForCausalLM"], **IDS, **text}
@@ -541,29 +406,17 @@ def _visions():
         "vision_feature_layer": -1,
         "text_config": text,
         "vision_config": {
-            "head_dim": 64,
-            "hidden_act": "silu",
-            "hidden_size": 256,
-            "image_size": 256,
-            "intermediate_size": 512,
-            "model_type": "pixtral",
-            "num_attention_heads": 4,
-            "num_channels": 3,
-            "num_hidden_layers": 2,
-            "patch_size": 16,
+            **{"head_dim": 64, "hidden_act": "silu", "hidden_size": 256, "image_size": 256},
+            **{"intermediate_size": 512, "model_type": "pixtral", "num_attention_heads": 4},
+            **{"num_channels": 3, "num_hidden_layers": 2, "patch_size": 16},
             "rope_theta": 10000.0,
         },
     }
     files = {
         "preprocessor_config.json": {
-            "image_processor_type": "PixtralImageProcessor",
-            "image_mean": [0.5] * 3,
-            "image_std": [0.3] * 3,
-            "patch_size": {"height": 16, "width": 16},
-            "resample": 3,
-            "rescale_factor": 1 / 255,
-            "size": {"longest_edge": 1024},
-            "do_resize": True,
+            **{"image_processor_type": "PixtralImageProcessor", "image_mean": [0.5] * 3},
+            **{"image_std": [0.3] * 3, "patch_size": {"height": 16, "width": 16}, "resample": 3},
+            **{"rescale_factor": 1 / 255, "size": {"longest_edge": 1024}, "do_resize": True},
         }
     }
     for name, architecture, kind, more in (
