@@ -1,13 +1,15 @@
 """What tests on a GPU share."""
 
-import subprocess
-import sys
-
 import pytest
 
 from switchyard.engine.backends import make_backend
 from switchyard.engine.config import ModelConfig
-from tests.conftest import DEMO, ROOT
+from tests.conftest import DEMO, make_model
+
+LARGER = (
+    *("--hidden-size", "1024", "--intermediate-size", "2816"),
+    *("--num-heads", "16", "--num-kv-heads", "4"),
+)
 
 
 @pytest.fixture
@@ -31,12 +33,9 @@ def make_larger(tmp_path_factory):
     """Models of random weights, about 25 MiB a layer, or 6 with --exl2."""
 
     def make_larger(num_layers, *options):
-        path = tmp_path_factory.mktemp("models") / "larger"
-        sizes = ["--hidden-size", "1024", "--intermediate-size", "2816"]
-        heads = ["--num-heads", "16", "--num-kv-heads", "4", "--num-layers", str(num_layers)]
-        script = ROOT / "scripts" / "make_model.py"
-        subprocess.run([sys.executable, script, path, *sizes, *heads, *options], check=True)
-        return str(path)
+        path = str(tmp_path_factory.mktemp("models") / "larger")
+        make_model(path, *LARGER, "--num-layers", str(num_layers), *options)
+        return path
 
     return make_larger
 
@@ -44,3 +43,8 @@ def make_larger(tmp_path_factory):
 @pytest.fixture(scope="module")
 def larger(make_larger):
     return make_larger(12)
+
+
+@pytest.fixture(scope="module")
+def quantized(make_larger):
+    return make_larger(12, "--exl2")

@@ -1,19 +1,17 @@
 """EXL3 models on a GPU, with exllamav3's compiled extension."""
 
 import importlib.util
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from switchyard.engine.grammar import constraints
 from switchyard.engine.messages import Finished
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
-from tests.engine.forced import ending, run, step
+from tests.engine.forced import run, step
 from tests.gpu.exl3_models import FAMILIES, VOCABULARY, in_transformers, write
+from tests.gpu.test_cuda import check_constraint
 from tests.gpu.test_options import estimated
 from tests.scripted import job
 
@@ -117,15 +115,7 @@ def test_a_seed_and_a_guidance_pair_are_served_and_a_second_load_is_the_first(se
 
 
 def test_a_constraint_holds_beside_free_jobs(serve, llama_path):
-    backend = serve(llama_path, cache_tokens=16384)
-    hot = Sampling(temperature=1.5, seed=1)
-    form = constraints.regex("[a-f]{3}-[0-9]{4}")
-    bound = [job(f"bound{i}", 40, prompt=ids_of(i, 50), sampling=hot) for i in range(8)]
-    free = [job(f"free{i}", 20, prompt=ids_of(i, 60), sampling=hot) for i in range(8)]
-    events = run(backend, *(replace(one, constraint=form) for one in bound), *free)
-    for one in bound:
-        assert re.fullmatch("[a-f]{3}-[0-9]{4}", ending(events[one.identifier]).text)
-    assert all(isinstance(events[one.identifier][-1], Finished) for one in free)
+    check_constraint(serve(llama_path, cache_tokens=16384), ids_of)
 
 
 def test_a_cancelled_job_leaves_its_pages_and_its_neighbour_alone(serve, llama_path):

@@ -5,36 +5,17 @@ import gc
 import pytest
 import torch
 
-from switchyard.engine.memory.estimate import Memory
-from switchyard.engine.model.footprint import measure
 from switchyard.engine.sampling import Sampling
-from tests.engine.exl2.drive import GREEDY, prompt
-from tests.engine.forced import ending, run
-from tests.scripted import job
+from tests.engine.exl2.drive import prompt, texts_of
+from tests.gpu.test_options import estimated, num_same
 
 pytestmark = pytest.mark.gpu
 
 ALWAYS, MANY = 1, 48  # tokens
 
 
-@pytest.fixture(scope="module")
-def quantized(make_larger):
-    return make_larger(12, "--exl2")
-
-
-def texts(backend, number=MANY, length=24):
-    jobs = [
-        job(f"job{i}", length, prompt=prompt(i, 20 + 17 * i), sampling=GREEDY, ignore_eos=True)
-        for i in range(number)
-    ]
-    events = run(backend, *jobs)
-    return [ending(events[one.identifier]).text for one in jobs]
-
-
-def num_same(some, others, length=12):
-    same = sum(a[:length] == b[:length] for a, b in zip(some, others, strict=True))
-    print(f"{same} of {len(some)} texts begin alike")
-    return same
+def texts(backend, number=MANY):
+    return texts_of(backend, 24, [20 + 17 * i for i in range(number)])
 
 
 def float32(model):
@@ -82,7 +63,7 @@ def test_texts_are_nearly_those_without_copies(serve, quantized, cache_mode):
     found = backend.occupancy().kept
     assert found.num_bytes
     least = {"float16": 40, "Q8": 36, "Q4": 24}[cache_mode]
-    assert num_same(usual, texts(backend)) >= least
+    assert num_same(usual, texts(backend), 12) >= least
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64])
@@ -111,15 +92,11 @@ def test_memory_is_as_estimated(serve, quantized, unpacked_weights):
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     backend = serve(quantized, unpacked_weights=unpacked_weights)
-    config = backend._config
-    [footprint], lengths = measure(config)
-    memory = Memory(config, [footprint], [10**11], lengths.max_seq_len)
-    sizes = memory.unpacked("float16", config.cache_tokens)
-    assert backend.occupancy().kept.num_bytes == sum(sizes)
-    [used] = memory.place("float16", config.cache_tokens)
+    copies, [used] = estimated(backend)
+    assert backend.occupancy().kept.num_bytes == copies
     taken = torch.cuda.memory_allocated() - before
-    print(f"{taken} bytes of {used + sum(sizes)} estimated, {sum(sizes)} of them copies")
-    assert taken <= used + sum(sizes)
+    print(f"{taken} bytes of {used + copies} estimated, {copies} of them copies")
+    assert taken <= used + copies
 
 
 def test_copies_are_given_up_where_memory_runs_out(serve, quantized):
@@ -130,16 +107,13 @@ def test_copies_are_given_up_where_memory_runs_out(serve, quantized):
     backend.reset()
     assert backend.occupancy().kept.num_bytes == 0
     assert torch.cuda.memory_allocated() <= before - kept
-    assert num_same(usual, texts(backend, 8)) >= 6
+    assert num_same(usual, texts(backend, 8), 12) >= 6
     backend._lacks_memory = True
     backend.reset()  # nothing more to give up
-    assert num_same(usual, texts(backend, 8)) >= 6
+    assert num_same(usual, texts(backend, 8), 12) >= 6
 
 
 def test_seeded_texts_are_sampled_with_copies(serve, quantized):
     backend = serve(quantized, max_batch_size=MANY)
-    some = [
-        job(f"job{i}", 16, prompt=prompt(i, 20), sampling=Sampling(seed=i), ignore_eos=True)
-        for i in range(MANY)
-    ]
-    assert len({ending(events).text for events in run(backend, *some).values()}) > MANY // 2
+    found = texts_of(backend, 16, [20] * MANY, *(Sampling(seed=i) for i in range(MANY)))
+    assert len(set(found)) > MANY // 2

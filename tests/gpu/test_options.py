@@ -16,7 +16,7 @@ from switchyard.engine.memory.estimate import Memory
 from switchyard.engine.model.footprint import measure
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
-from tests.conftest import DEMO, ROOT
+from tests.conftest import DEMO, ROOT, make_model
 from tests.engine.exl2.drive import GREEDY, free_pages
 from tests.engine.forced import ending, run
 from tests.gpu.gptq import make_gptq
@@ -67,11 +67,12 @@ def free_memory(gpu=0):
 
 
 def estimated(backend, num_gpus=1):
-    """Footprint of the backend's model, and bytes on each GPU that it was expected to take."""
+    """Bytes of copies, and bytes on each GPU, that the backend's model was expected to take."""
     config = backend._config
-    [footprint], lengths = measure(config)
-    memory = Memory(config, [footprint], [100 * GIB] * num_gpus, lengths.max_seq_len)
-    return footprint, memory.place(config.cache_mode[0], config.cache_tokens)
+    footprints, lengths = measure(config)
+    memory = Memory(config, footprints, [100 * GIB] * num_gpus, lengths.max_seq_len)
+    cache = config.cache_mode[0], config.cache_tokens
+    return sum(memory.unpacked(*cache)), memory.place(*cache)
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-exl2"])
@@ -88,11 +89,10 @@ def test_quantized_caches_give_nearly_the_same_texts(serve, model, mode, fewest)
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory):
     """Path of a model whose keys of one token are 192 numbers: no multiple of 128."""
-    path = tmp_path_factory.mktemp("models") / "narrow"
+    path = str(tmp_path_factory.mktemp("models") / "narrow")
     sizes = ("--hidden-size", "384", "--num-heads", "6", "--num-kv-heads", "3")
-    script = ROOT / "scripts" / "make_model.py"
-    subprocess.run([sys.executable, script, path, *sizes, "--num-layers", "2"], check=True)
-    return str(path)
+    make_model(path, *sizes, "--num-layers", "2")
+    return path
 
 
 @pytest.mark.parametrize("mode", ["float16", "Q8", "Q6", "Q4"])
@@ -123,10 +123,9 @@ def shapes(tmp_path_factory, larger):
     """Paths of models, and tokens of cache: float16, and EXL2 of 1 and 8 billion parameters."""
     found = {"larger": (larger, 65536)}
     for shape, tokens in (("1b", 4096), ("8b", 8192)):
-        path = tmp_path_factory.mktemp("models") / shape
-        script = ROOT / "scripts" / "make_model.py"
-        subprocess.run([sys.executable, script, path, "--shape", shape, "--exl2"], check=True)
-        found[shape] = (str(path), tokens)
+        path = str(tmp_path_factory.mktemp("models") / shape)
+        make_model(path, "--shape", shape, "--exl2")
+        found[shape] = (path, tokens)
     return found
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from switchyard.engine.sampling import Sampling
-from tests.engine.exl2.drive import GREEDY, prompt
+from tests.engine.exl2.drive import GREEDY, texts_of
 from tests.engine.forced import ending, run
 from tests.gpu.exact import error, exact_logits, random_tokens, stepped_logits
 from tests.scripted import job
@@ -17,11 +17,6 @@ pytestmark = pytest.mark.gpu
 
 MANY = 64
 ROOM = {"max_batch_size": MANY, "cache_tokens": MANY * 256}
-
-
-@pytest.fixture(scope="module")
-def quantized(make_larger):
-    return make_larger(12, "--exl2")
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +99,7 @@ def test_a_seeds_text_is_the_same_in_ten_runs_at_a_fixed_batch_size(serve, quant
     texts = set()
     for _ in range(10):
         backend.reset()
-        jobs = [
-            job(f"job{i}", 64, prompt=prompt(i, 40), sampling=sampling, ignore_eos=True)
-            for i in range(number)
-        ]
-        events = run(backend, *jobs)
-        texts.add(tuple(ending(events[one.identifier]).text for one in jobs))
+        texts.add(tuple(texts_of(backend, 64, [40] * number, *[sampling] * number)))
     assert len(texts) == 1
 
 
@@ -119,12 +109,7 @@ def test_prompts_of_any_length_are_computed(serve, quantized):
     texts = {}
     for way in ("exllamav2", "auto"):
         backend = serve(quantized, products=way, unpacked_weights="off")
-        jobs = [
-            job(f"job{n}", 8, prompt=prompt(n, n), sampling=GREEDY, ignore_eos=True)
-            for n in lengths
-        ]
-        events = run(backend, *jobs)
-        texts[way] = [ending(events[one.identifier]).text for one in jobs]
+        texts[way] = texts_of(backend, 8, lengths)
     assert sum(a == b for a, b in zip(*texts.values(), strict=True)) >= len(lengths) - 1
 
 

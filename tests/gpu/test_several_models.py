@@ -1,20 +1,17 @@
 """Two models of one server on one GPU: swaps both ways, a refusal with its sums, and memory."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from tests.conftest import DEMO
-from tests.live.conftest import GUNICORN, ROOT, Server
+from tests.conftest import DEMO, make_model
+from tests.gpu.conftest import LARGER
+from tests.live.conftest import GUNICORN, Server
 from tests.live.test_several_models import PROMPTS, ask
 
 pytestmark = pytest.mark.gpu
 
-LARGER = ["--hidden-size", "1024", "--intermediate-size", "2816", "--num-layers", "12"]
-HEADS = ["--num-heads", "16", "--num-kv-heads", "4"]
 TOKEN = 12 * 2 * 4 * 64 * 2  # bytes of the larger model's cache
 
 
@@ -22,11 +19,9 @@ TOKEN = 12 * 2 * 4 * 64 * 2  # bytes of the larger model's cache
 def pair(tmp_path_factory):
     """A server of the demo model and a larger one; another of its shape is in `models_dir`."""
     path = tmp_path_factory.mktemp("several")
-    script = ROOT / "scripts" / "make_model.py"
     for seed, name in enumerate(("one", "other")):
-        model = path / "models" / name
-        command = [sys.executable, script, model, *LARGER, *HEADS, "--seed", str(seed)]
-        subprocess.run(command, check=True)
+        sizes = (*LARGER, "--num-layers", "12", "--seed", str(seed))
+        make_model(str(path / "models" / name), *sizes)
     (path / "switchyard.toml").write_text(f"""
         models_dir = "{path}/models"
         device = "cuda"

@@ -6,7 +6,7 @@ from collections import Counter
 
 from switchyard.engine.messages import Chunk
 from switchyard.engine.sampling import Sampling
-from tests.engine.forced import run
+from tests.engine.forced import ending, run
 from tests.scripted import job
 
 GREEDY = Sampling(temperature=0.0)
@@ -87,6 +87,17 @@ class Rule:
 
     def accept(self, token_id):
         pass
+
+
+def texts_of(backend, num_tokens, lengths, *samplings):
+    """Texts of jobs that run together, with prompts of these lengths; greedy ones by default."""
+    several = [GREEDY] * len(lengths)
+    jobs = [
+        job(f"job{i}", num_tokens, prompt=prompt(i, n), sampling=sampling, ignore_eos=True)
+        for i, (n, sampling) in enumerate(zip(lengths, samplings or several, strict=True))
+    ]
+    events = run(backend, *jobs)
+    return [ending(events[one.identifier]).text for one in jobs]
 
 
 def draws(backend, sampling, times=100):
