@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import itertools
 import os
 import pathlib
 import shutil
@@ -21,10 +22,8 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 LINK = os.environ.get("TESTS_LINK", "auto")  # of servers whose test doesn't say
 GUNICORN = [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "gunicorn.conf.py")]
 FLASK = [sys.executable, "-m", "flask", "--app", "wsgi", "run", "--port", "{port}"]
-WAITRESS = [
-    *(sys.executable, "-m", "waitress", "--listen", "127.0.0.1:{port}", "--threads", "8"),
-    "wsgi:app",
-]
+WAITRESS = [sys.executable, "-m", "waitress", "--listen", "127.0.0.1:{port}", "--threads", "8"]
+WAITRESS += ["wsgi:app"]
 
 
 _places = []  # sockets, so that no other test and no connection gets the ports meanwhile
@@ -40,6 +39,15 @@ def free_port():
 
 
 atexit.register(lambda: [place.close() for place in _places])
+
+
+def wait_for(what, seconds=60, says=lambda: None):
+    """Until it returns something true, which is returned."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, says()
+        time.sleep(0.01)
+    return found
 
 
 class Server:
@@ -81,8 +89,29 @@ class Server:
             time.sleep(0.01)
         pytest.fail(f"the server did not become ready:\n{self.output}")
 
+    def wait_for(self, what, seconds=60):
+        return wait_for(what, seconds, lambda: self.output)
+
+    def wait_to_say(self, text):
+        """Until it has printed that; it must not end before."""
+        self.wait_for(lambda: text in self.output or self.process.poll() is not None)
+        assert text in self.output, self.output
+
+    def get(self, path, **more):
+        return requests.get(f"{self.url}{path}", **{"timeout": 60, **more})
+
     def post(self, path, body, **more):
         return requests.post(f"{self.url}{path}", json=body, timeout=120, **more)
+
+    def rows(self):
+        """The requests that it has."""
+        return self.get("/v1/requests").json()["data"]
+
+    def begin(self, **body):
+        """The data of each event of a completion whose first has come."""
+        answer = self.post("/v1/completions", {"prompt": "x", "stream": True, **body}, stream=True)
+        data = (line[6:] for line in answer.iter_lines() if line.startswith(b"data: "))
+        return itertools.chain([next(data)], data)
 
     def stop(self, number=signal.SIGTERM):
         if self.process.poll() is None:
@@ -102,6 +131,19 @@ def start(tmp_path, model_path):
     yield make
     for server in servers:
         server.stop()
+
+
+def shared_server(command=GUNICORN, **settings):
+    """A fixture: a server for all tests of a module, which leave it as it was."""
+
+    @pytest.fixture(scope="module")
+    def server(tmp_path_factory, model_path):
+        directory = tmp_path_factory.mktemp("server")
+        server = Server(command, directory, **{"model": model_path, **settings})
+        yield server.wait_until_ready()
+        assert server.stop() == 0, server.output
+
+    return server
 
 
 @pytest.fixture(scope="session")
