@@ -1,18 +1,15 @@
-"""Servers whose settings, end or kind decide how long a connection to /v1/stream lives."""
-
-import time
-
-import requests
+"""Servers whose settings or end decide how long a connection to /v1/stream lives."""
 
 from tests.faults.conftest import SCRIPTED
 from tests.faults.paced import FLOOD
-from tests.faults.websockets import HANDSHAKE, LONG, Client, wait_until_free, wait_until_idle
-from tests.live.conftest import FLASK, WAITRESS
+from tests.faults.websockets import LONG, Client, wait_until_free, wait_until_idle
+from tests.live.conftest import shared_server
+
+strict = shared_server(SCRIPTED, send_timeout=1, max_websockets=1, max_body_bytes=500_000)
 
 
-def test_large_messages_are_taken_up_to_the_bodies_limit(start):
-    server = start(SCRIPTED, max_body_bytes=500_000).wait_until_ready()
-    client = Client(server)
+def test_large_messages_are_taken_up_to_the_bodies_limit(strict):
+    client = wait_until_free(strict)
     client.socket.send("x" * 500_000)
     assert client.receive()["error"]["code"] == "invalid_json"
     client.socket.send("x" * 500_001)
@@ -20,26 +17,23 @@ def test_large_messages_are_taken_up_to_the_bodies_limit(start):
     client.close()
 
 
-def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(start):
-    server = start(SCRIPTED, send_timeout=1, max_websockets=1).wait_until_ready()
-    client = Client(server, receive_buffer=4096)
+def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(strict):
+    client = wait_until_free(strict, receive_buffer=4096)
     for i in range(4):  # 64 KiB a token each: 25 MB a second
         client.send("generate", i, prompt="x", max_tokens=1000, seed=FLOOD)
     client.socket.sock.recv(10)
-    wait_until_idle(server)
-    wait_until_free(server).close()
+    wait_until_idle(strict)
+    wait_until_free(strict).close()
     client.close()
 
 
 def test_a_connection_is_closed_that_has_had_no_work_for_too_long(start):
     server = start(SCRIPTED, websocket_timeout=1, max_websockets=2).wait_until_ready()
     idle, busy = Client(server), Client(server, address="127.0.0.2")
-    busy.send("generate", 1, prompt="x", max_tokens=250)  # 2.5 seconds
+    busy.send("generate", 1, prompt="x", max_tokens=150)  # 1.5 seconds
     idle.send("cancel", 5)  # which is no work
-    assert [idle.receive()["error"]["code"] for _ in range(2)] == [
-        "unknown_id",
-        "websocket_timeout",
-    ]
+    told = [idle.receive()["error"]["code"] for _ in range(2)]
+    assert told == ["unknown_id", "websocket_timeout"]
     assert idle.close_code() == 1000
     assert busy.until(1, "end", "error")[-1]["type"] == "end"
     assert busy.receive()["error"]["code"] == "websocket_timeout"
@@ -49,41 +43,22 @@ def test_a_connection_is_closed_that_has_had_no_work_for_too_long(start):
 
 
 def test_a_drain_ends_idle_connections_at_once_and_the_others_with_an_error(start):
-    server = start(SCRIPTED, grace=8).wait_until_ready()
+    server = start(SCRIPTED, grace=4).wait_until_ready()
     idle, short, long = Client(server), Client(server), Client(server)
     short.send("generate", 1, prompt="x", max_tokens=100)
     long.send("generate", 1, **LONG)
     short.until(1, "chunk")
     long.until(1, "chunk")
-    begin = time.monotonic()
     server.process.terminate()
     assert idle.receive()["error"]["code"] == "overloaded"
     assert idle.close_code() == 1001
-    assert time.monotonic() - begin < 7  # before the grace is over
-    short.send("generate", 2, prompt="x")
+    short.send("generate", 2, prompt="x")  # before the grace is over
     assert short.until(2, "error")[-1]["status"] == 503
     assert short.until(1, "end", "error")[-1]["type"] == "end"
     assert long.until(1, "end", "error")[-1]["error"]["code"] == "shutting_down"
     for client in (short, long):
         assert client.close_code() == 1001
+    for client in (short, long, idle):
         client.close()
-    idle.close()
     assert server.process.wait(20) == 0
     assert "Traceback" not in server.output
-
-
-def test_flask_run_serves_it_too(start):
-    server = start(FLASK).wait_until_ready()
-    client = Client(server)
-    client.send("generate", 1, prompt="x", max_tokens=3)
-    assert client.until(1, "end")
-    client.close()
-    again = Client(server)
-    again.close()
-
-
-def test_waitress_shows_no_socket_and_says_so(start):
-    server = start(WAITRESS).wait_until_ready()
-    # It passes no Connection header on, so there it is no handshake at all.
-    response = requests.get(f"{server.url}/v1/stream", headers=HANDSHAKE, timeout=10)
-    assert response.status_code in (400, 501)

@@ -5,7 +5,6 @@ import socket
 import struct
 import time
 
-import requests
 import websocket
 
 LONG = {"prompt": "x", "max_tokens": 2000}  # 20 seconds
@@ -63,36 +62,33 @@ class Client:
                 ends[message["id"]] = message
         return [ends[id] for id in ids]
 
-    def close_code(self):
-        """Read to the end; the code that the server closes with."""
+    def frame_of(self, kind):
+        """The next frame of this kind."""
         while True:
             opcode, frame = self.socket.recv_data_frame(control_frame=True)
-            if opcode == websocket.ABNF.OPCODE_CLOSE:
-                return struct.unpack("!H", frame.data[:2])[0]
+            if opcode == kind:
+                return frame
+
+    def close_code(self):
+        """Read to the end; the code that the server closes with."""
+        return struct.unpack("!H", self.frame_of(websocket.ABNF.OPCODE_CLOSE).data[:2])[0]
 
     def close(self):
         self.socket.close()
         self.socket.shutdown()  # which that leaves out once a closing frame has been seen
 
 
-def num_jobs(server):
-    return len(requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"])
+def wait_until_idle(server, timeout=20):
+    server.wait_for(lambda: not server.rows(), timeout)
 
 
-def wait_until_idle(server, timeout=20.0):
-    deadline = time.monotonic() + timeout
-    while num_jobs(server):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def wait_until_free(server):
+def wait_until_free(server, **more):
     """A connection, as soon as there is a place for one."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    def connect():
         try:
-            return Client(server)
+            return Client(server, **more)
         except websocket.WebSocketBadStatusException as error:
             assert error.status_code == 429
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+
+    return server.wait_for(connect)

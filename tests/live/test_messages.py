@@ -4,14 +4,9 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import signal
 import socket
-import stat
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -21,13 +16,6 @@ from switchyard.server import address
 from tests.conftest import DEMO
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.live.conftest import GUNICORN, ROOT
-
-
-def wait_for_banner(server):
-    deadline = time.monotonic() + 60
-    while "Try: " not in server.output:
-        assert time.monotonic() < deadline and server.process.poll() is None, server.output
-        time.sleep(0.05)
 
 
 def test_a_taken_port_is_told_at_once_and_once(start):
@@ -60,38 +48,6 @@ def test_what_can_not_be_listened_on(bind, says):
     assert says is None or says.format(port) in refusal
 
 
-def test_a_unix_socket_is_its_owners_alone_and_no_second_server_takes_it(start, tmp_path):
-    path = tmp_path / "socket"
-    with socket.socket(socket.AF_UNIX) as left_over:  # by a server that was killed
-        left_over.bind(str(path))
-    server = start(SCRIPTED, bind=f"unix:{path}")
-    wait_for_banner(server)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    second = start(SCRIPTED, bind=f"unix:{path}")
-    assert second.process.wait(60) == 1
-    assert f"switchyard: unix:{path} is taken by another server" in second.output
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(path))
-    assert server.stop() == 0
-    shared = start([*SCRIPTED, "--umask", "0o117"], bind=f"unix:{path}")
-    wait_for_banner(shared)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o660
-
-
-def test_a_changed_file_of_keys_is_told_while_nobody_asks(start, tmp_path):
-    keys = tmp_path / "keys.toml"
-    entry = '[[keys]]\nname = "{0}"\nhash = "sha256:{1}"\n'
-    keys.write_text(entry.format("ann", 64 * "0"))
-    keys.chmod(0o600)
-    server = start(SCRIPTED, keys_file=keys)
-    wait_for_banner(server)
-    keys.write_text(keys.read_text() + entry.format("bob", 64 * "1"))
-    deadline = time.monotonic() + 60
-    while "server: keys reloaded: added bob" not in server.output:
-        assert time.monotonic() < deadline, server.output
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("option", ["--check-config", "--print-config"])
 def test_a_check_of_the_configuration_loads_no_model(model_path, tmp_path, option):
     def check(**settings):
@@ -106,16 +62,6 @@ def test_a_check_of_the_configuration_loads_no_model(model_path, tmp_path, optio
     assert done.returncode == 0 and "torch" not in done.stdout and done.stderr == ""
     done = check(SWITCHYARD_GRACE="long")
     assert done.returncode == 1 and "SWITCHYARD_GRACE in the environment" in done.stderr
-
-
-def test_a_model_that_can_not_be_loaded_is_said_once(start, model_path, tmp_path):
-    path = shutil.copytree(model_path, tmp_path / "model")
-    (path / "model.safetensors").write_bytes(b"no weights")
-    server = start(model=path)
-    assert server.process.wait(60) == 3
-    errors = [line for line in server.output.splitlines() if "can't be read" in line]
-    assert len(errors) == 1 and errors[0].startswith(f"switchyard: {path}/model.safetensors")
-    assert "ERROR" not in server.output and "failed to boot" not in server.output
 
 
 def resident(pid, kind):
@@ -154,39 +100,3 @@ print("after")
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout == "seen\nafter\n", done
-
-
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [(1, "SIGTERM in JSON"), (1, "Ctrl-C"), (2, "Ctrl-C"), (1, "SIGTERM"), (0, "Ctrl-C")],
-)
-def test_the_end_says_what_it_waits_for(start, number, how):
-    log_format = "json" if "JSON" in how else "text"
-    server = start(SCRIPTED, grace=30, log_format=log_format).wait_until_ready()
-    texts, started = [], threading.Semaphore(0)
-
-    def read():
-        body = {"prompt": "x", "max_tokens": 300, "n": 2, "stream": True}
-        with server.post("/v1/completions", body, stream=True) as response:
-            lines = response.iter_lines()
-            texts.append(next(lines))
-            started.release()
-            texts.extend(lines)
-
-    threads = [threading.Thread(target=read) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-        assert started.acquire(timeout=30)
-    if how == "Ctrl-C":  # a terminal's, for all processes of the group: the master's comes later
-        os.kill(worker_of(server), signal.SIGINT)
-    server.process.send_signal(signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM)
-    for thread in threads:
-        thread.join(60)
-    assert server.process.wait(60) == 0
-    assert server.output.count("finishing") == (number > 0)
-    if number:
-        says = f"switchyard: finishing {number} request{'s' * (number > 1)}, 30 s at most; "
-        says += "a second Ctrl-C or SIGTERM ends it now"
-        assert (f'"message": "{says}"}}\n' if "JSON" in how else f"{says}\n") in server.output
-    assert texts.count(b"data: [DONE]") == number
-    assert all(json.loads(text[6:]) for text in texts if text.startswith(b"data: {"))
