@@ -11,8 +11,6 @@ import subprocess
 import sys
 import time
 
-import requests
-
 from tests.faults.conftest import open_request, read_all, request_bytes
 
 PHASES = ("queued", "prefill", "decode", "finishing")
@@ -66,25 +64,26 @@ def run(server, phase, streams, way, patience=0):
             Request(
                 server,
                 prompt=new_prompt(1500) if phase == "prefill" else [1, 2, 3],
-                max_tokens=60 if what in (SERVED, ENDED) else 500,
+                max_tokens=30 if what in (SERVED, ENDED) else 500,
                 stream=streams,
                 other=blocker,
                 is_process=way == "kill -9",
             )
         )
-        match phase:
-            case "queued":
-                request.wait_for(lambda row: row["state"] == "pending")
-            case "prefill":
-                request.wait_for(lambda row: row["state"] == "prefill")
-            case "decode":
-                request.wait_for(lambda row: row["completion_tokens"] > 2)
-            case "finishing":
-                request.wait_for(lambda row: row["completion_tokens"])
-                request.wait_until_gone(30)
+        reached = {
+            "queued": lambda row: row["state"] == "pending",
+            "prefill": lambda row: row["state"] == "prefill",
+            "decode": lambda row: row["completion_tokens"] > 2,
+            "finishing": lambda row: row["completion_tokens"],
+        }
+        request.wait_for(reached[phase])
+        if phase == "finishing":
+            request.wait_until_gone(30)
         request.fail(way)
         if blocker is not None and what != CANCELLED:
-            time.sleep(1)  # longer than anything takes to be noticed
+            with Request(server, max_tokens=500):  # one that leaves is noticed by then
+                server.wait_for(lambda: len(server.rows()) == 4)
+            server.wait_for(lambda: len(server.rows()) < 4)
             assert request.row() is not None, "it should still wait"
             blocker.fail("close")
         begin = time.monotonic()
@@ -97,7 +96,7 @@ def run(server, phase, streams, way, patience=0):
             with contextlib.suppress(ConnectionError):
                 assert b"[DONE]" not in request.read()
         if blocker is not None and what == CANCELLED:
-            assert len(list_requests(server)) == 2  # the blocker's
+            assert len(server.rows()) == 2  # the blocker's
             blocker.fail("close")
     if blocker is not None:
         assert blocker.wait_until_gone(20) < 20  # of 40
@@ -137,16 +136,13 @@ class Request:
     def row(self):
         """What the server says of it; None when it has ended."""
         known = self._other._identifier if self._other else None
-        rows = [row for row in list_requests(self._server) if row["id"] != known]
+        rows = [row for row in self._server.rows() if row["id"] != known]
         if rows:
             self._identifier = rows[0]["id"]
         return rows[0] if rows else None
 
     def wait_for(self, is_so):
-        deadline = time.monotonic() + 30
-        while not ((row := self.row()) and is_so(row)):
-            assert time.monotonic() < deadline, row
-            time.sleep(0.01)
+        self._server.wait_for(lambda: (row := self.row()) and is_so(row), 30)
 
     def wait_until_gone(self, timeout):
         """Seconds until then."""
@@ -156,21 +152,16 @@ class Request:
         return time.monotonic() - begin
 
     def fail(self, way):
-        match way:
-            case "kill -9":
-                self._process.kill()
-            case "close":
-                self._connection.close()
-            case "reset":
-                self._connection.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                )
-                self._connection.close()
-            case "half-close":
-                with contextlib.suppress(OSError):  # what has ended unread may be cut off already
-                    self._connection.shutdown(socket.SHUT_WR)
-            case "stall":
-                pass  # nothing has been read anyway
+        if way == "kill -9":
+            self._process.kill()
+        elif way == "half-close":
+            with contextlib.suppress(OSError):  # what has ended unread may be cut off already
+                self._connection.shutdown(socket.SHUT_WR)
+        elif way != "stall":  # nothing has been read anyway
+            if way == "reset":
+                reset = struct.pack("ii", 1, 0)
+                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            self._connection.close()
 
     def read(self):
         return read_all(self._connection)
@@ -179,10 +170,6 @@ class Request:
 def new_prompt(length):
     """One whose beginning no earlier request has left in the cache."""
     return [random.randrange(1, 2000) for _ in range(length)]
-
-
-def list_requests(server):
-    return requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"]
 
 
 def assert_all_is_free(server):

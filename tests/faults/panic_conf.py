@@ -1,5 +1,6 @@
-"""tests/faults/scripted_conf.py with views that raise what is no Exception."""
+"""tests/faults/scripted_conf.py with views: some raise what is no Exception, one counts garbage."""
 
+import gc
 from collections.abc import Iterator
 
 import flask
@@ -27,4 +28,5 @@ def later() -> flask.Response:
 def post_worker_init(worker):
     worker.wsgi.add_url_rule("/panic", view_func=at_once)
     worker.wsgi.add_url_rule("/panic/later", view_func=later)
+    worker.wsgi.add_url_rule("/threshold", view_func=lambda: str(gc.get_threshold()[0]))
     conf.post_worker_init(worker)

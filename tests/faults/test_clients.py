@@ -4,15 +4,9 @@ import pytest
 
 from tests.faults import matrix
 from tests.faults.conftest import SLOWED
-from tests.live.conftest import Server
+from tests.live.conftest import shared_server
 
-
-@pytest.fixture(scope="module")
-def slowed(tmp_path_factory, model_path):
-    directory = tmp_path_factory.mktemp("slowed")
-    server = Server(SLOWED, directory, model=model_path, **matrix.SETTINGS)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+slowed = shared_server(SLOWED, **matrix.SETTINGS)
 
 
 @pytest.mark.parametrize("way", matrix.WAYS)

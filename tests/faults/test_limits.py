@@ -11,14 +11,12 @@ import time
 import types
 
 import pytest
-import requests
 
 from switchyard.server import limits
 from tests.faults.conftest import SCRIPTED, open_request, worker_of
 from tests.live.conftest import GUNICORN, ROOT
 
 URL = "/v1/completions"
-STREAM = {"prompt": "x", "max_tokens": 400, "stream": True}
 
 
 def limited(*limits):
@@ -36,50 +34,21 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def begin_stream(server):
-    connection = open_request(server, STREAM)
-    received = b""
-    while b"data: " not in received:
-        part = connection.recv(65536)
-        assert part, received
-        received += part
-    return connection
-
-
-def assert_ends_well(connection):
-    assert b"data: [DONE]" in read_all_chunks(connection)
-    connection.close()
-
-
-def read_all_chunks(connection):
-    """To the end of a chunked body."""
-    received = b""
-    while not received.endswith(b"\r\n0\r\n\r\n") and (part := connection.recv(65536)):
-        received += part
-    return received
-
-
 def test_more_idle_connections_than_files_do_not_end_the_worker(start, many_files):
-    server = start(limited("-n 1024")).wait_until_ready()
+    server = start(limited("-n 1024", "-S -n 300")).wait_until_ready()
     worker = worker_of(server)
-    stream = begin_stream(server)
+    assert resource.prlimit(worker, resource.RLIMIT_NOFILE) == (1024, 1024)
+    assert "Open files: 1024 (ulimit -n)" in server.output  # the soft limit is raised
+    stream = server.begin(max_tokens=200)
     with contextlib.ExitStack() as stack:
         for _ in range(1100):
             connection = stack.enter_context(socket.socket())
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 connection.connect(("127.0.0.1", server.port))
-        assert_ends_well(stream)
-        assert requests.get(f"{server.url}/health/live", timeout=60).status_code == 200
+        assert b"[DONE]" in list(stream)
+        assert server.get("/health/live").status_code == 200
     assert worker_of(server) == worker
-    assert server.stop() == 0
-
-
-def test_the_soft_limit_of_open_files_is_raised_and_told(start):
-    server = start(limited("-S -n 300")).wait_until_ready()
-    soft, hard = resource.prlimit(worker_of(server), resource.RLIMIT_NOFILE)
-    assert soft == hard > 300
-    assert f"Open files: {hard} (ulimit -n)" in server.output
     assert server.stop() == 0
 
 
@@ -94,11 +63,11 @@ def test_a_file_limit_that_is_met_keeps_newcomers_waiting_and_no_processor_busy(
     """As a system that has no more files, sockets or memory."""
     server = start(SCRIPTED).wait_until_ready()
     worker = worker_of(server)
-    stream = begin_stream(server)
+    stream = server.begin(max_tokens=200)
     before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
     resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, before[1]))
     waiting = open_request(server, {"prompt": "x", "max_tokens": 1})
-    assert_ends_well(stream)
+    assert b"[DONE]" in list(stream)
     count = server.output.count("No room for a new connection")
     assert 1 <= count < 20  # a busy loop would have said it thousands of times
     resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
@@ -118,10 +87,10 @@ def test_a_start_without_room_for_all_threads_ends_with_one_clear_line(start):
 
 def settled(process):
     """How it stands once what has loaded the model has ended."""
-    path, before = pathlib.Path(f"/proc/{process}/status"), None
-    while (number := re.search(r"Threads:\s+\d+", path.read_text())[0]) != before:
-        before = number
-        time.sleep(0.5)
+    path, seen = pathlib.Path(f"/proc/{process}/status"), []
+    while seen[-10:] != seen[-1:] * 10:
+        seen.append(int(re.search(r"Threads:\s+(\d+)", path.read_text())[1]))
+        time.sleep(0.05)
     return path.read_text()
 
 
@@ -132,9 +101,8 @@ def test_a_system_that_has_no_more_threads_costs_no_stream(start):
     status = settled(worker)
     size = int(re.search(r"VmSize:\s+(\d+) kB", status)[1]) * 1024
     resource.prlimit(worker, resource.RLIMIT_AS, (size + (100 << 20), resource.RLIM_INFINITY))
-    streams = [begin_stream(server) for _ in range(24)]
-    for stream in streams:
-        assert_ends_well(stream)
+    for stream in [server.begin(max_tokens=200) for _ in range(24)]:
+        assert b"[DONE]" in list(stream)
     assert "a request thread writes its stream itself" in server.output
     assert worker_of(server) == worker
     assert server.stop() == 0
@@ -160,33 +128,28 @@ def test_no_temporary_directory_is_a_start_refused_in_a_sentence(start, tmp_path
     assert "Traceback" not in server.output
 
 
-def test_the_strictest_limit_of_threads_around_the_server_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("groups", "pod", "own", "told"),
+    [
+        ("7:cpu:/other\n8:pids:/pod/server\n", "300", "max", "300"),
+        ("7:cpu:/other\n8:pids:/pod/server\n", "300", "200", "200"),
+        ("8:pids:/\n", "300", "200", "no limit"),
+        ("0::/pod/server\n", "300", "400", "300"),  # of a unified group
+    ],
+)
+def test_the_strictest_limit_of_threads_around_the_server_is_told(
+    tmp_path, monkeypatch, groups, pod, own, told
+):
     """A container's may be none, and its pod's a few."""
-    pod, own = tmp_path / "pids" / "pod", tmp_path / "pids" / "pod" / "server"
-    own.mkdir(parents=True)
-    (pod / "pids.max").write_text("300\n")
-    (own / "pids.max").write_text("max\n")
-    groups = tmp_path / "cgroup"
-    groups.write_text("7:cpu:/other\n8:pids:/pod/server\n")
+    root = tmp_path if groups.startswith("0:") else tmp_path / "pids"
+    (root / "pod" / "server").mkdir(parents=True)
+    (root / "pod" / "pids.max").write_text(f"{pod}\n")
+    (root / "pod" / "server" / "pids.max").write_text(f"{own}\n")
+    (tmp_path / "cgroup").write_text(groups)
     monkeypatch.setattr(limits, "CGROUPS", tmp_path)
-    monkeypatch.setattr(limits, "pathlib", types.SimpleNamespace(Path=lambda name: groups))
-    assert ", 300 (pids.max of the control group)" in limits.threads_allowed()
-    (own / "pids.max").write_text("200\n")
-    assert ", 200 (pids.max of the control group)" in limits.threads_allowed()
-    groups.write_text("8:pids:/\n")
-    assert ", no limit (pids.max of the control group)" in limits.threads_allowed()
-
-
-def test_the_limit_of_a_unified_control_group_is_told(tmp_path, monkeypatch):
-    own = tmp_path / "pod" / "server"
-    own.mkdir(parents=True)
-    (tmp_path / "pod" / "pids.max").write_text("300\n")
-    (own / "pids.max").write_text("400\n")
-    groups = tmp_path / "cgroup"
-    groups.write_text("0::/pod/server\n")
-    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
-    monkeypatch.setattr(limits, "pathlib", types.SimpleNamespace(Path=lambda name: groups))
-    assert ", 300 (pids.max of the control group)" in limits.threads_allowed()
+    paths = types.SimpleNamespace(Path=lambda name: tmp_path / "cgroup")
+    monkeypatch.setattr(limits, "pathlib", paths)
+    assert f", {told} (pids.max of the control group)" in limits.threads_allowed()
 
 
 @pytest.mark.parametrize(

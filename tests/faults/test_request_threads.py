@@ -13,33 +13,24 @@ import struct
 import time
 
 import pytest
-import requests
 
-from tests.faults.conftest import open_request, read_all
+from tests.faults.conftest import open_request, read_all, worker_of
 from tests.faults.heads import HASTY, MAX_SLOW, NUM_THREADS, head
-from tests.faults.test_processes import worker_of
-from tests.live.conftest import Server
+from tests.live.conftest import shared_server
 
 URL = "/v1/completions"
 ONE = {"prompt": "x", "max_tokens": 1}
 CHUNKED = "Transfer-Encoding: chunked"  # whose body a thread reads
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory, model_path):
-    """A server of few threads: four jobs, eight in reserve."""
-    server = Server(
-        HASTY,
-        tmp_path_factory.mktemp("small"),
-        model=model_path,
-        max_batch_size=4,
-        max_pending=0,
-        max_websockets=0,
-        reserve_threads=8,
-        max_body_bytes=100_000,
-    )
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+small = shared_server(  # of few threads: four jobs, eight in reserve
+    HASTY,
+    max_batch_size=4,
+    max_pending=0,
+    max_websockets=0,
+    reserve_threads=8,
+    max_body_bytes=100_000,
+)
 
 
 @pytest.fixture
@@ -56,10 +47,7 @@ def opened(small):
             return connection
 
         yield make
-    deadline = time.monotonic() + 60
-    while connections_of(small.port):
-        assert time.monotonic() < deadline, "the server keeps connections that clients have closed"
-        time.sleep(0.01)
+    small.wait_for(lambda: not connections_of(small.port))
 
 
 def connections_of(port):
@@ -80,7 +68,7 @@ def read_head(connection):
 
 def assert_is_live(server):
     """Within less time than any wait for a slow client."""
-    assert requests.get(f"{server.url}/health/live", timeout=4).status_code == 200
+    assert server.get("/health/live", timeout=4).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -189,8 +177,7 @@ def test_bodies_that_come_slowly_leave_threads_for_the_others(small, opened):
 
 def test_a_slow_body_that_is_refused_before_its_end_leaves_its_place_to_others(small, opened):
     for _ in range(2):
-        while requests.get(f"{small.url}/v1/status", timeout=60).json()["threads"]["busy"] > 1:
-            time.sleep(0.01)
+        small.wait_for(lambda: small.get("/v1/status").json()["threads"]["busy"] == 1)
         slow = {opened(head(CHUNKED)) for _ in range(MAX_SLOW + 1)}
         [refused], _, _ = select.select(slow, [], [], 60)  # whichever comes last to its wait
         assert read_all(refused).startswith(b"HTTP/1.1 429 ")
@@ -255,7 +242,8 @@ def test_the_refusal_of_a_long_body_is_seen_by_who_sends_it_all_first(small, pat
         response = connection.getresponse()
         assert response.status == (413 if path == URL else 404), response.read()
         assert response.getheader("Connection") == "close"
-        assert json.loads(response.read())["error"]
+        told = json.loads(response.read())["error"]["message"]
+        assert path != URL or "100000 bytes" in told
         connection.close()
 
 

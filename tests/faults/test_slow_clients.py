@@ -6,31 +6,42 @@ import threading
 import time
 
 import pytest
-import requests
 
 from tests.faults.conftest import open_request, read_all, request_bytes
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import shared_server
 
 STREAM = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 
 
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory, model_path):
-    """A server with little patience, and one thread more than it takes jobs."""
-    server = Server(
-        GUNICORN,
-        tmp_path_factory.mktemp("impatient"),
-        model=model_path,
-        cache_tokens=65536,
-        max_batch_size=16,
-        max_pending=0,
-        max_websockets=0,
-        reserve_threads=1,
-        body_timeout=1,
-        send_timeout=1,
-    )
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+impatient = shared_server(  # with one thread more than it takes jobs
+    cache_tokens=65536,
+    max_batch_size=16,
+    max_pending=0,
+    max_websockets=0,
+    reserve_threads=1,
+    body_timeout=1,
+    send_timeout=1,
+)
+
+
+@contextlib.contextmanager
+def trickling(connections, data, pause):
+    """Sends a byte after the other to each of them, meanwhile."""
+    stop = threading.Event()
+
+    def trickle():
+        for byte in data:
+            if stop.wait(pause):
+                return
+            for connection in connections:
+                with contextlib.suppress(OSError):
+                    connection.sendall(bytes([byte]))
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
 
 
 def half_a_request(server, kind):
@@ -49,28 +60,13 @@ def half_a_request(server, kind):
 @pytest.mark.parametrize("pace", ["stops", "trickles"])
 def test_a_body_that_does_not_arrive_in_time_is_answered(impatient, kind, pace):
     connection, rest = half_a_request(impatient, kind)
-    stop = threading.Event()
-
-    def trickle():
-        for i in range(len(rest) - 1):  # 12 seconds, a byte each 0.2
-            if stop.wait(0.2):
-                return
-            try:
-                connection.sendall(rest[i : i + 1])
-            except OSError:
-                return
-
-    thread = threading.Thread(target=trickle)
     begin = time.monotonic()
-    if pace == "trickles":
-        thread.start()
-    received = b""
-    while not received.endswith(b"}}") and (part := connection.recv(65536)):
-        received += part
-    seconds = time.monotonic() - begin
-    stop.set()
-    if pace == "trickles":
-        thread.join()
+    # 12 seconds, a byte each 0.2.
+    with trickling([connection], rest[:-1] if pace == "trickles" else b"", 0.2):
+        received = b""
+        while not received.endswith(b"}}") and (part := connection.recv(65536)):
+            received += part
+        seconds = time.monotonic() - begin
     connection.close()
     assert received.startswith(b"HTTP/1.1 408 ") and b'"code":"body_timeout"' in received
     assert seconds < 10  # of 12 that it would trickle
@@ -87,14 +83,13 @@ def test_slow_senders_do_not_keep_the_threads(impatient):
 def test_a_reader_that_takes_nothing_is_cut_off_and_its_jobs_are_cancelled(impatient):
     stalled = open_request(impatient, {**STREAM, "n": 16}, receive_buffer=4096)
     assert stalled.recv(10) == b"HTTP/1.1 2"
-    one = {"prompt": "x", "max_tokens": 1}
-    assert impatient.post("/v1/completions", one).status_code == 429
-    begin = time.monotonic()
-    while (status := impatient.post("/v1/completions", one).status_code) == 429:
-        assert time.monotonic() - begin < 30
-    seconds = time.monotonic() - begin
-    print(f"cut off after {seconds:.2f} s")
-    assert status == 200
+
+    def refused():
+        one = {"prompt": "x", "max_tokens": 1}
+        return impatient.post("/v1/completions", one).status_code == 429
+
+    assert refused()
+    impatient.wait_for(lambda: not refused(), 30)
     with pytest.raises(ConnectionError):
         read_all(stalled)
     stalled.close()
@@ -105,22 +100,10 @@ def test_half_a_head_does_not_keep_a_thread(impatient):
     opened = [socket.create_connection(("127.0.0.1", impatient.port)) for _ in range(17)]
     for connection in opened:
         connection.sendall(b"GET /health/live HTTP/1.1\r\nX-Slow: ")
-    begin = time.monotonic()
-    thread = threading.Thread(target=trickle, args=(opened, stop := threading.Event()))
-    thread.start()
-    assert requests.get(f"{impatient.url}/health/live", timeout=60).status_code == 200
-    assert time.monotonic() - begin < 60  # of as long as they trickle
-    stop.set()
-    thread.join()
+    with trickling(opened, b"x" * 1000, 1):
+        assert impatient.get("/health/live").status_code == 200
     for connection in opened:
         connection.close()
-
-
-def trickle(connections, stop):
-    while not stop.wait(1):
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.sendall(b"x")
 
 
 def test_clients_that_do_not_close_do_not_keep_the_others_waiting(impatient):
@@ -130,7 +113,7 @@ def test_clients_that_do_not_close_do_not_keep_the_others_waiting(impatient):
     begin = time.monotonic()
     for connection in opened:
         read_all(connection)  # all of it has come, and we stay
-    assert requests.get(f"{impatient.url}/health/live", timeout=60).status_code == 200
+    assert impatient.get("/health/live").status_code == 200
     assert time.monotonic() - begin < 10  # two seconds for each of the eight, one after the other
     for connection in opened:
         connection.close()

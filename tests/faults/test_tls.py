@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -27,39 +26,35 @@ def server(tmp_path_factory, model_path):
     files = ["--keyfile", key, "--certfile", certificate]
     server = Server([*HASTY, *files], directory, model=model_path)
     server.certificate = certificate
-    deadline = time.monotonic() + 120
-    while "Switchyard serves" not in server.output:
-        assert time.monotonic() < deadline and server.process.poll() is None, server.output
-        time.sleep(0.02)
+    server.wait_to_say("Switchyard serves")
     yield server
     assert server.stop() == 0, server.output
 
 
-def test_commands_know_it_as_a_switchyard(server, model_path):
-    def run(*arguments, **more):
-        environment = {**os.environ, "SWITCHYARD_MODEL": str(model_path), **more}
-        command = [sys.executable, "-m", "switchyard", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        return done.returncode, done.stdout + done.stderr
+def run(*arguments, **settings):
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
 
-    status, told = run("check", "--bind", f"127.0.0.1:{server.port}")
-    assert status == 0 and "already used by a Switchyard server, which must end first" in told, told
-    status, told = run("status", SWITCHYARD_BIND=f"127.0.0.1:{server.port}")
-    assert status == 1 and "if the server has TLS, use --url https://" in told, told
-    ask = ("status", "--url", f"https://localhost:{server.port}")
-    status, told = run(*ask)
-    assert status == 1 and "SSL_CERT_FILE=FILE" in told, told
-    status, told = run(*ask, SSL_CERT_FILE=server.certificate)
-    assert status == 0 and "ready" in told, told
+
+def test_commands_know_it_as_a_switchyard(server, model_path):
+    bind, url = f"127.0.0.1:{server.port}", f"https://localhost:{server.port}"
+    for arguments, settings, ended, says in (
+        (["check", "--bind", bind], {}, 0, "already used by a Switchyard server, which must end"),
+        (["status"], {"SWITCHYARD_BIND": bind}, 1, "if the server has TLS, use --url https://"),
+        (["status", "--url", url], {}, 1, "SSL_CERT_FILE=FILE"),
+        (["status", "--url", url], {"SSL_CERT_FILE": server.certificate}, 0, "ready"),
+    ):
+        status, told = run("-m", "switchyard", *arguments, SWITCHYARD_MODEL=model_path, **settings)
+        assert status == ended and says in told, told
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_container_knows_that_it_is_ready(server, is_there):
-    port = server.port if is_there else 1
-    command = [sys.executable, "deploy/container/healthy.py"]
-    environment = {**os.environ, "SWITCHYARD_BIND": f"127.0.0.1:{port}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode == 0) == is_there, done.stderr
+    bind = f"127.0.0.1:{server.port if is_there else 1}"
+    status, told = run("deploy/container/healthy.py", SWITCHYARD_BIND=bind)
+    assert (status == 0) == is_there, told
 
 
 @pytest.fixture
@@ -72,11 +67,11 @@ def connection(server):
 
 
 def test_a_whole_answer_may_take_longer_than_a_head(server, connection):
-    body = {"prompt": "x", "max_tokens": 200}  # 2 seconds
+    body = {"prompt": "x", "max_tokens": 120}  # 1.2 seconds
     connection.sendall(request_bytes(server, body, headers=["Connection: close"]))
     answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b'"completion_tokens":200' in answer and b'"finish_reason":"length"' in answer
+    assert b'"completion_tokens":120' in answer and b'"finish_reason":"length"' in answer
 
 
 def test_a_head_that_never_ends_is_given_up(connection):
