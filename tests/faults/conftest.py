@@ -30,10 +30,10 @@ def open_request(server, body, path="/v1/completions", **more):
     return connection
 
 
-def request_bytes(server, body, path="/v1/completions", headers=()):
+def request_bytes(server, body, path="/v1/completions", headers=(), version="1.1"):
     data = json.dumps(body).encode()
     lines = [
-        f"POST {path} HTTP/1.1",
+        f"POST {path} HTTP/{version}",
         f"Host: 127.0.0.1:{server.port}",
         "Content-Type: application/json",
         f"Content-Length: {len(data)}",

@@ -9,25 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-import requests
 
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.faults.paced import HANG, LOSE_DEVICE
-from tests.live.conftest import GUNICORN, ROOT, Server
+from tests.live.conftest import ROOT, shared_server, wait_for
 from tests.live.test_serving import greedy, in_threads, prompts, streamed_text
 
 URL = "/v1/completions"
 
 
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory, model_path):
-    directory = tmp_path_factory.mktemp("server")
-    server = Server(GUNICORN, directory, model=model_path, link="process", max_batch_size=64)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+remote = shared_server(link="process", max_batch_size=64)
 
 
 def engine_of(server):
@@ -37,40 +30,23 @@ def engine_of(server):
     return child
 
 
-def is_there(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
-
-
 def wait_until_gone(pid):
-    deadline = time.monotonic() + 20
-    while is_there(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists(), 20)
 
 
 def wait_for_another(server, child):
-    deadline = time.monotonic() + 20
-    while True:
-        assert time.monotonic() < deadline, server.output
+    def is_there():
         with contextlib.suppress(ValueError):  # none at the moment
-            if engine_of(server) != child:
-                break
-        time.sleep(0.02)
+            return engine_of(server) != child
+
+    server.wait_for(is_there)
     server.wait_until_ready()
 
 
 def test_16_clients_at_once_get_the_same_text_over_both_links(server, remote):
     asked = prompts(16)
     here = [server.post(URL, greedy(prompt)).json()["choices"][0]["text"] for prompt in asked]
-
-    def ask(prompt):
-        with remote.post(URL, greedy(prompt, stream=True), stream=True) as response:
-            return streamed_text(response)
-
-    assert in_threads(ask, asked) == here
+    assert in_threads(lambda prompt: streamed_text(remote, greedy(prompt)), asked) == here
 
 
 def nearly(choice):
@@ -83,15 +59,8 @@ def nearly(choice):
 
 
 def test_all_that_a_job_may_ask_for_crosses(server, remote):
-    body = greedy(
-        "def f(",
-        16,
-        logprobs=2,
-        stop=["zzz"],
-        n=2,
-        logit_bias={"300": -1},
-        repetition_penalty=1.1,
-    )
+    more = {"logprobs": 2, "stop": ["zzz"], "n": 2, "logit_bias": {"300": -1}}
+    body = greedy("def f(", 16, **more, repetition_penalty=1.1)
     constrained = greedy("x", 200, regex="[ab]{3}c")
     for asked in (body, constrained):
         here, there = (s.post(URL, asked).json() for s in (server, remote))
@@ -110,14 +79,11 @@ def test_a_client_that_leaves_a_stream_has_its_job_cancelled(remote):
     response = remote.post(URL, body, stream=True)
     next(response.iter_lines())
     response.close()
-    deadline = time.monotonic() + 20
-    while requests.get(f"{remote.url}/v1/requests", timeout=10).json()["data"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    remote.wait_for(lambda: not remote.rows())
 
 
-def test_only_the_engines_process_loads_what_a_gpu_is_used_with(start, model_path):
-    server = start(GUNICORN, model=model_path, link="process", is_warm=False).wait_until_ready()
+def test_only_the_engines_process_loads_what_a_gpu_is_used_with(start):
+    server = start(link="process", is_warm=False).wait_until_ready()
     found = [
         "libtorch" in pathlib.Path(f"/proc/{pid}/maps").read_text()
         for pid in (worker_of(server), engine_of(server))
@@ -125,46 +91,41 @@ def test_only_the_engines_process_loads_what_a_gpu_is_used_with(start, model_pat
     assert found == [False, True]
 
 
-def ask_for_minutes(server):
-    response = server.post(URL, {"prompt": "x", "max_tokens": 1500, "stream": True}, stream=True)
-    lines = response.iter_lines()
-    next(lines)
-    return lines
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_lets_streams_end(start, number):
-    server = start(["setsid", *SCRIPTED], link="process").wait_until_ready()
-    body = {"prompt": "x", "max_tokens": 200, "stream": True}
-    response = server.post(URL, body, stream=True)
-    lines = response.iter_lines()
-    next(lines)
+    server = start(SCRIPTED, link="process").wait_until_ready()
+    stream = server.begin(max_tokens=100)
     child = engine_of(server)
-    os.kill(child, number)
-    os.killpg(server.process.pid, number)
-    rest = b"".join(lines)
-    assert b'"finish_reason":"length"' in rest and rest.endswith(b"data: [DONE]")
+    for pid in (child, worker_of(server), server.process.pid):
+        os.kill(pid, number)
+    *_, body, done = stream
+    assert b'"finish_reason":"length"' in body and done == b"[DONE]"
     assert server.process.wait(30) == 0
     wait_until_gone(child)
 
 
-@pytest.mark.parametrize("fault", ["killed", "loses its device", "hangs"])
-def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault):
-    server = start(SCRIPTED, link="process", hang_timeout=2, hang_exit=8).wait_until_ready()
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("killed", "was killed by SIGKILL"),
+        (LOSE_DEVICE, "the device is lost"),
+        (HANG, "does not return"),
+    ],
+    ids=["killed", "loses its device", "hangs"],
+)
+def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault, reason):
+    server = start(SCRIPTED, link="process", hang_timeout=1, hang_exit=5).wait_until_ready()
     worker, child = worker_of(server), engine_of(server)
-    lines = ask_for_minutes(server)
+    stream = server.begin(max_tokens=1500)
     if fault == "killed":
         os.kill(child, signal.SIGKILL)
     else:
-        seed = HANG if fault == "hangs" else LOSE_DEVICE
-        server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": seed})
-    *_, end, done = [line for line in lines if line.startswith(b"data: ")]
-    assert done == b"data: [DONE]"
-    reasons = {"killed": "was killed by SIGKILL", "hangs": "does not return"}
-    assert reasons.get(fault, "the device is lost") in json.loads(end[6:])["error"]["message"]
-    assert requests.get(f"{server.url}/health/live", timeout=10).status_code == 200
-    if fault == "hangs":
-        ready = requests.get(f"{server.url}/health/ready", timeout=10)
+        server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": fault})
+    *_, end, done = stream
+    assert done == b"[DONE]" and reason in json.loads(end)["error"]["message"]
+    assert server.get("/health/live").status_code == 200
+    if fault == HANG:
+        ready = server.get("/health/ready")
         assert (ready.status_code, ready.json()["models"]) == (503, {"tiny": "hanging"})
         assert server.post(URL, {"prompt": "x"}).status_code == 503
     wait_for_another(server, child)
@@ -175,45 +136,32 @@ def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault):
 
 
 def replicas_of(server):
-    [row] = requests.get(f"{server.url}/v1/models", timeout=10).json()["data"]
+    [row] = server.get("/v1/models").json()["data"]
     return row["meta"]["replicas"]
 
 
-def num_waiting(server):
-    jobs = requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"]
-    return sum(job["state"] == "pending" for job in jobs)
-
-
 def wait_until_both_are_ready(server):
-    deadline = time.monotonic() + 60
-    while [one["state"] for one in replicas_of(server)] != ["ready", "ready"]:
-        assert time.monotonic() < deadline, server.output
-        time.sleep(0.05)
+    server.wait_for(lambda: [one["state"] for one in replicas_of(server)] == ["ready", "ready"])
 
 
 def test_a_replica_that_is_killed_costs_the_answers_that_it_had_begun(start):
     server = start(SCRIPTED, replicas=2, max_batch_size=2).wait_until_ready()
     wait_until_both_are_ready(server)
-    begun = [ask_for_minutes(server) for _ in range(4)]
-    waiting = [{"prompt": "x", "max_tokens": 3} for _ in range(8)]
+    begun = [server.begin(max_tokens=1500) for _ in range(4)]
     [lost, other] = [one["pid"] for one in replicas_of(server)]
+    body = {"prompt": "x", "max_tokens": 3}
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(server.post, URL, body) for body in waiting]
-        while num_waiting(server) < 8:
-            time.sleep(0.02)
+        answers = [pool.submit(server.post, URL, body) for _ in range(8)]
+        server.wait_for(lambda: sum(row["state"] == "pending" for row in server.rows()) == 8)
         os.kill(lost, signal.SIGKILL)
         assert [answer.result().status_code for answer in answers] == [200] * 8
-    ended = [b"was killed by SIGKILL" in b"".join(begun[i]) for i in (0, 2)]
-    assert ended == [True, True]
-    assert requests.get(f"{server.url}/health/ready", timeout=10).status_code == 200
+    assert all(b"was killed by SIGKILL" in b"".join(begun[i]) for i in (0, 2))
+    assert server.get("/health/ready").status_code == 200
     wait_until_both_are_ready(server)
     first, second = replicas_of(server)
     assert (second["pid"], second["restarts"], first["restarts"]) == (other, 0, 1)
     assert first["pid"] != lost
-    for lines in (begun[1], begun[3]):
-        assert b"data: " in next(line for line in lines if line)
-    for lines in begun:
-        lines.close()
+    assert all(b'"text"' in next(begun[i]) for i in (1, 3))
 
 
 def test_the_engine_of_a_killed_worker_ends(start):

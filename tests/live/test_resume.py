@@ -2,40 +2,20 @@
 
 import json
 import re
-import socket
 import threading
 import time
 
 import pytest
-import requests
 
 from tests.app.conftest import listed_name
-from tests.live.conftest import GUNICORN, Server
+from tests.faults.conftest import open_request
+from tests.live.conftest import shared_server
 from tests.live.test_serving import greedy, in_threads
 
 URL = "/v1/completions"
 
 
-@pytest.fixture(scope="module")
-def keeping(tmp_path_factory, model_path):
-    directory = tmp_path_factory.mktemp("keeping")
-    server = Server(GUNICORN, directory, model=model_path, resume_timeout=30)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
-
-
-def open_stream(server, body, *headers):
-    data = json.dumps(body).encode()
-    lines = [
-        f"POST {URL} HTTP/1.1",
-        f"Host: 127.0.0.1:{server.port}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(data)}",
-        *headers,
-    ]
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-    return connection
+keeping = shared_server(resume_timeout=30)
 
 
 def events(received):
@@ -61,8 +41,7 @@ def take_up(server, last_id, how):
     headers = {"Last-Event-ID": last_id}
     if how == "POST":
         return server.post(URL, {}, headers=headers)
-    identifier = last_id.rpartition(":")[0]
-    return requests.get(f"{server.url}/v1/streams/{identifier}", headers=headers, timeout=60)
+    return server.get(f"/v1/streams/{last_id.rpartition(':')[0]}", headers=headers)
 
 
 def events_of(response):
@@ -77,7 +56,7 @@ def test_a_killed_connection_loses_and_doubles_nothing(keeping, how):
     whole = keeping.post(URL, body).json()["choices"][0]["text"]
     total = len(events_of(keeping.post(URL, {**body, "stream": True})))
     for count in (1, 2, total // 2, total - 2):
-        connection = open_stream(keeping, {**body, "stream": True})
+        connection = open_request(keeping, {**body, "stream": True})
         read = read_until(connection, count)
         connection.close()
         rest = events_of(take_up(keeping, read[-1][0], how))
@@ -89,31 +68,26 @@ def test_a_killed_connection_loses_and_doubles_nothing(keeping, how):
 
 
 def test_a_connection_may_break_many_times(keeping):
-    body = greedy("Once upon a time", 400, ignore_eos=True)
+    body = greedy("Once upon a time", 200, ignore_eos=True)
     whole = keeping.post(URL, body).json()["choices"][0]["text"]
-    connection = open_stream(keeping, {**body, "stream": True})
+    connection = open_request(keeping, {**body, "stream": True})
     every = read_until(connection, 5)
     while every[-1][1] != "[DONE]":
         connection.close()
-        connection = open_stream(keeping, {}, f"Last-Event-ID: {every[-1][0]}")
+        connection = open_request(keeping, {}, headers=[f"Last-Event-ID: {every[-1][0]}"])
         every += read_until(connection, 20)
     connection.close()
     assert text_of(data for _, data in every) == whole
 
 
-def rows(server):
-    return requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_two_posts_with_one_key_run_one_job(keeping, stream):
     body = greedy("x", 1000, ignore_eos=True, stream=stream)
-    most, is_over = [0], threading.Event()
+    seen, is_over = set(), threading.Event()
 
     def watch():
         while not is_over.is_set():
-            most[0] = max(most[0], len(rows(keeping)))
-            time.sleep(0.02)
+            seen.add(len(keeping.rows()))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -123,19 +97,15 @@ def test_two_posts_with_one_key_run_one_job(keeping, stream):
     watcher.join()
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
-    assert most == [1]
+    assert max(seen) == 1
 
 
 def test_a_repetition_after_a_killed_connection_gets_the_answer(server):
     """With the settings as they are by default."""
     body = greedy("x", 1000, ignore_eos=True)
     key = "Idempotency-Key: killed"
-    connection = open_stream(server, body, key, "Accept: */*")
-    deadline = time.monotonic() + 20
-    while not (listed := rows(server)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    [row] = listed
+    connection = open_request(server, body, headers=[key, "Accept: */*"])
+    [row] = server.wait_for(server.rows)
     connection.close()
     repeated = server.post(URL, body, headers={"Idempotency-Key": "killed"}).json()
     assert listed_name(repeated["id"]) == row["id"]
@@ -144,7 +114,7 @@ def test_a_repetition_after_a_killed_connection_gets_the_answer(server):
 
 def test_a_stream_that_nobody_takes_up_ends_with_the_server(start):
     server = start(resume_timeout=600, grace=1).wait_until_ready()
-    connection = open_stream(server, greedy("x", 1900, ignore_eos=True, stream=True, n=8))
+    connection = open_request(server, greedy("x", 1900, ignore_eos=True, stream=True, n=8))
     connection.recv(100)
     connection.close()
     begin = time.monotonic()

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 import pytest
 import requests
@@ -47,30 +46,14 @@ def shared(tmp_path_factory, model_path):
         yield one
 
 
-def rows_of(server):
-    return requests.get(f"{server.url}/v1/requests", timeout=20).json()["data"]
-
-
-def wait_until(condition, server):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, server.output
-        time.sleep(0.02)
-
-
 def stream(server, prompt="x", max_tokens=1500):
-    """Lines of an answer that has begun."""
-    body = {"prompt": prompt, "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
-    lines = server.post(URL, body, stream=True).iter_lines()
-    assert b"data: " in next(line for line in lines if line)
-    return lines
+    return server.begin(prompt=prompt, max_tokens=max_tokens, ignore_eos=True)
 
 
 def test_they_have_one_model_one_cache_and_one_list(shared):
     first, second = shared.servers
-    [replica] = requests.get(f"{first.url}/v1/models", timeout=20).json()["data"][0]["meta"][
-        "replicas"
-    ]
+    [model] = first.get("/v1/models").json()["data"]
+    [replica] = model["meta"]["replicas"]
     assert (replica["pid"], replica["at"]) == (shared.engine.process.pid, shared.at)
     body = {"prompt": "word " * 600, "max_tokens": 8, "temperature": 0}
     answers = [server.post(URL, body).json() for server in (first, second)]
@@ -79,12 +62,12 @@ def test_they_have_one_model_one_cache_and_one_list(shared):
     assert texts[0] == texts[1] and cached[0] == 0 < cached[1]
 
     lines = stream(first)
-    [row] = rows_of(second)
+    [row] = second.rows()
     assert row["state"] == "decode"
     gone = requests.delete(f"{second.url}/v1/requests/{row['id']}", timeout=20)
     assert gone.json()["cancelled"] == 1
-    assert b"data: [DONE]" in list(lines)
-    assert not rows_of(first)
+    assert b"[DONE]" in list(lines)
+    assert not first.rows()
     refused = requests.delete(f"{second.url}/v1/requests/{row['id']}", timeout=20)
     assert refused.status_code == 404
 
@@ -92,11 +75,11 @@ def test_they_have_one_model_one_cache_and_one_list(shared):
 def test_what_a_killed_server_had_asked_for_ends(shared):
     first, second = shared.servers
     lines = stream(first)
-    [_] = rows_of(second)
+    [_] = second.rows()
     os.kill(worker_of(first), signal.SIGKILL)
     with pytest.raises(requests.RequestException):
         list(lines)
-    wait_until(lambda: not rows_of(second), second)
+    second.wait_for(lambda: not second.rows())
     first.wait_until_ready()
     assert first.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
 
@@ -110,14 +93,14 @@ def test_a_killed_engine_costs_what_it_had_begun_to_tell(shared):
             for i in range(4)
             for server in shared.servers
         ]
-        wait_until(lambda: sum(row["state"] == "pending" for row in rows_of(first)) == 8, first)
+        first.wait_for(lambda: sum(row["state"] == "pending" for row in first.rows()) == 8)
         shared.engine.process.kill()
         shared.engine.process.wait(20)
         for lines in begun:
-            [error] = [line for line in lines if line.startswith(b'data: {"error"')]
-            assert shared.at in json.loads(error.removeprefix(b"data: "))["error"]["message"]
+            [error] = [body for body in lines if body.startswith(b'{"error"')]
+            assert shared.at in json.loads(error)["error"]["message"]
         for server in shared.servers:
-            ready = requests.get(f"{server.url}/health/ready", timeout=20)
+            ready = server.get("/health/ready")
             assert (ready.status_code, ready.json()["models"]) == (503, {"tiny": "recovering"})
         late = pool.submit(second.post, URL, {"prompt": "late", "max_tokens": 3})
         shared.start_engine()
@@ -128,7 +111,7 @@ def test_an_engine_that_is_told_to_end_finishes_what_it_has(shared):
     first, _ = shared.servers
     lines = stream(first, max_tokens=300)
     assert shared.engine.stop() == 0, shared.engine.output
-    assert b"data: [DONE]" in list(lines)
+    assert b"[DONE]" in list(lines)
     shared.start_engine()
     assert first.post(URL, {"prompt": "x", "max_tokens": 3}).status_code == 200
 
