@@ -58,6 +58,7 @@ class Server:
     def __init__(self, command, directory, port=None, cwd=None, is_warm=True, **settings):
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self._begun = []  # answers
         self._log = directory / f"server-{self.port}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SWITCHYARD_")}
         settings = {"bind": f"127.0.0.1:{self.port}", "link": LINK, **settings}
@@ -110,8 +111,14 @@ class Server:
     def begin(self, **body):
         """The data of each event of a completion whose first has come."""
         answer = self.post("/v1/completions", {"prompt": "x", "stream": True, **body}, stream=True)
+        self._begun.append(answer)
         data = (line[6:] for line in answer.iter_lines() if line.startswith(b"data: "))
         return itertools.chain([next(data)], data)
+
+    def leave(self):
+        """Read no further what has begun."""
+        for answer in self._begun:
+            answer.close()
 
     def stop(self, number=signal.SIGTERM):
         if self.process.poll() is None:
@@ -130,6 +137,7 @@ def start(tmp_path, model_path):
 
     yield make
     for server in servers:
+        server.leave()
         server.stop()
 
 

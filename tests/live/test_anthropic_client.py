@@ -4,24 +4,28 @@ more than a second, which otherwise each worker of pytest would spend.
 
 import pytest
 
-from tests.faults.conftest import SCRIPTED
-
 USER = [{"role": "user", "content": "Hello"}]
+SWITCH = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}},
+    "required": ["on"],
+    "additionalProperties": False,
+}
+ONE_TOOL = {"type": "any", "disable_parallel_tool_use": True}
 ASK = {"model": "tiny", "max_tokens": 4, "messages": USER}
-
-
-def connect(server):
-    import anthropic
-
-    return anthropic.Anthropic(
-        base_url=server.url, api_key="none", max_retries=0, _strict_response_validation=True
-    )
 
 
 @pytest.fixture
 def client(server):
-    with connect(server) as client:
+    import anthropic
+
+    strict = {"max_retries": 0, "_strict_response_validation": True}
+    with anthropic.Anthropic(base_url=server.url, api_key="none", **strict) as client:
         yield client
+
+
+def num_read(message):
+    return message.usage.input_tokens + message.usage.cache_read_input_tokens
 
 
 def test_models(client):
@@ -34,7 +38,7 @@ def test_message(client):
     message = client.messages.create(**ASK, system="Be brief.")
     assert message.role == "assistant" and message.model == "tiny"
     assert message.stop_reason in ("max_tokens", "end_turn")
-    assert message.usage.input_tokens + message.usage.cache_read_input_tokens > 5
+    assert num_read(message) > 5
 
 
 def test_message_that_goes_on(client):
@@ -59,8 +63,7 @@ def test_streamed_message(client):
 
 def test_count_of_tokens(client):
     count = client.messages.count_tokens(model="tiny", messages=USER)
-    usage = client.messages.create(**ASK).usage
-    assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+    assert count.input_tokens == num_read(client.messages.create(**ASK))
 
 
 def test_exceptions_are_of_the_right_class(client):
@@ -76,44 +79,22 @@ def test_exceptions_are_of_the_right_class(client):
         client.messages.create(**ASK, extra_body={"temperature": 9}, stream=True)
 
 
-def test_a_full_server_is_a_rate_limit_error(start):
-    import anthropic
-
-    server = start(SCRIPTED, max_batch_size=1, max_pending=0).wait_until_ready()
-    long = {**ASK, "max_tokens": 1900, "extra_body": {"ignore_eos": True}}
-    with connect(server) as client, client.messages.create(**long, stream=True) as stream:
-        next(iter(stream))
-        with pytest.raises(anthropic.RateLimitError):
-            client.messages.create(**ASK)
-
-
 def test_tools_go_back_and_forth(client):
     tool = {"name": "add", "input_schema": {"type": "object"}}
     call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "1"}
-    messages = [
-        *USER,
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-    ]
+    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    messages = [*USER, *turns]
     message = client.messages.create(**{**ASK, "messages": messages}, tools=[tool])
     assert message.stop_reason in ("max_tokens", "end_turn")
-    thinking = {"type": "adaptive"}
-    count = client.messages.count_tokens(
-        model="tiny", messages=messages, tools=[tool], thinking=thinking
-    )
-    assert count.input_tokens == (
-        message.usage.input_tokens + message.usage.cache_read_input_tokens
-    )
+    more = {"tools": [tool], "thinking": {"type": "adaptive"}}
+    count = client.messages.count_tokens(model="tiny", messages=messages, **more)
+    assert count.input_tokens == num_read(message)
 
 
 def test_a_call_that_must_be_made_is_streamed(client):
-    properties = {"on": {"type": "boolean"}}
-    schema = {"type": "object", "properties": properties, "required": ["on"]}
-    schema["additionalProperties"] = False
-    tool = {"name": "switch", "input_schema": schema, "strict": True}
-    choice = {"type": "any", "disable_parallel_tool_use": True}
-    ask = {**ASK, "max_tokens": 400, "tools": [tool], "tool_choice": choice}
+    tool = {"name": "switch", "input_schema": SWITCH, "strict": True}
+    ask = {**ASK, "max_tokens": 400, "tools": [tool], "tool_choice": ONE_TOOL}
     with client.messages.stream(**ask, extra_body={"temperature": 0}) as stream:
         final = stream.get_final_message()
     call = final.content[-1]
@@ -128,13 +109,6 @@ def test_a_stop_sequence_is_told(client):
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[3:5])
 
 
-SWITCH = {
-    "type": "object",
-    "properties": {"on": {"type": "boolean"}},
-    "required": ["on"],
-    "additionalProperties": False,
-}
-ONE_TOOL = {"type": "any", "disable_parallel_tool_use": True}
 RUN = {**ASK, "max_tokens": 400, "tool_choice": ONE_TOOL, "max_iterations": 2}
 
 
@@ -149,8 +123,7 @@ def test_the_runner_of_tools_goes_on_without_threads(client):
         calls.append(on)
         return "done"
 
-    runner = client.beta.messages.tool_runner(**RUN, tools=[switch])
-    messages = list(runner)
+    messages = list(client.beta.messages.tool_runner(**RUN, tools=[switch]))
     assert len(messages) == 2 and len(calls) >= 1
     assert all(message.stop_reason == "tool_use" for message in messages)
 

@@ -24,6 +24,8 @@ pytestmark = [
 ]
 PYTHON = "{}.{}".format(*sys.version_info)
 EXLLAMAV2, FLASH_ATTN = "0.3.2+cu128.torch2.8.0", "2.8.3+cu12torch2.8cxx11abitrue"
+FOR_A_GPU = {"torch": "2.8.0", "exllamav2": EXLLAMAV2, "flash-attn": FLASH_ATTN}
+UNSEEN = {"LD_LIBRARY_PATH": ""}
 
 NVML = r"""
 #include <stdio.h>
@@ -46,6 +48,7 @@ int nvmlSystemGetDriverVersion(char *version, unsigned n) {
 }
 """
 TORCH = "class version:\n    cuda = {cuda!r}\n__version__ = '{version}'\n"
+WITHOUT_CUDA = TORCH.format(cuda=None, version="2.8.0+cpu")
 MODULES = {
     "torch": {"torch.py": TORCH.format(cuda="12.8", version="2.8.0+cu128")},
     "exllamav2": {"exllamav2_ext.py": "import torch\n"},
@@ -85,18 +88,15 @@ def wheels(tmp_path, checkout):
     """
     directory = tmp_path / "wheels"
     directory.mkdir()
-    (checkout / "requirements.txt").write_text(
-        "torch==2.13.0\nexllamav2==0.3.2\ngunicorn==27.0.1\n"
-    )
+    named = "torch==2.13.0\nexllamav2==0.3.2\ngunicorn==27.0.1\n"
+    (checkout / "requirements.txt").write_text(named)
+    compiled = re.compile(r"(?m)^(?:torch|exllamav2|flash-attn|gunicorn)\b.*\n")
     for name in ("requirements-cuda.txt", "requirements-cuda-source.txt"):
-        kept = re.findall(
-            r"(?m)^(?:torch|exllamav2|flash-attn|gunicorn)\b.*\n", (checkout / name).read_text()
-        )
+        kept = compiled.findall((checkout / name).read_text())
         (checkout / name).write_text("".join(kept))
-    for url in re.findall(
-        r"https://\S+/([^/#\s]+\.whl)", (checkout / "requirements-cuda.txt").read_text()
-    ):
-        make_wheel(directory, url)
+    listed = (checkout / "requirements-cuda.txt").read_text()
+    for name in re.findall(r"https://\S+/([^/#\s]+\.whl)", listed):
+        make_wheel(directory, name)
     for name in ("torch-2.13.0", "torch-2.8.0", "exllamav2-0.3.2", "gunicorn-27.0.1"):
         make_wheel(directory, f"{name}-py3-none-any.whl")
     return directory
@@ -132,19 +132,18 @@ def installed(checkout):
     return {name: packages.get(name) for name in ("torch", "exllamav2", "flash-attn")}
 
 
+def assert_quiet(done):
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_server_starts_with_the_wheels_for_its_gpu(checkout, machine):
     done = machine("serve", (), SWITCHYARD_BIND="127.0.0.1:0")
     assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
     told, made = done.stderr.splitlines()
-    assert told == (
-        "switchyard: there is a GPU, A GPU: installing requirements-cuda.txt, over 4 GB"
-    )
+    says = "there is a GPU, A GPU: installing requirements-cuda.txt, over 4 GB"
+    assert told == f"switchyard: {says}"
     assert made.startswith("switchyard: making .venv with python3.13")
-    assert installed(checkout) == {
-        "torch": "2.8.0",
-        "exllamav2": EXLLAMAV2,
-        "flash-attn": FLASH_ATTN,
-    }
+    assert installed(checkout) == FOR_A_GPU
     again = machine("serve", (), SWITCHYARD_BIND="127.0.0.1:0")
     assert (again.returncode, again.stdout, again.stderr) == (0, "served\n", "")
 
@@ -163,6 +162,12 @@ def test_an_older_gpu_goes_without_flash_attn_until_there_is_another(
     assert installed(checkout)["flash-attn"] == FLASH_ATTN
 
 
+def assert_refused(checkout, done, says):
+    assert done.returncode == 3 and says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (checkout / ".venv").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -174,20 +179,14 @@ def test_an_older_gpu_goes_without_flash_attn_until_there_is_another(
     ],
 )
 def test_a_gpu_that_the_wheels_are_not_for_is_told_in_one_line(checkout, machine, more, says):
-    done = machine(**more)
-    assert done.returncode == 3 and says in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_refused(checkout, done := machine(**more), says)
     assert "SWITCHYARD_DEVICE=cpu does without the GPU" in done.stderr
-    assert not (checkout / ".venv").exists()
 
 
 def test_a_python_without_wheels_is_told_in_one_line(checkout, machine):
     listed = checkout / "requirements-cuda.txt"
     listed.write_text(listed.read_text().replace(f'"{PYTHON}"', '"3.99"'))
-    done = machine()
-    assert done.returncode == 3 and f"and this is {PYTHON}: install one of those" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (checkout / ".venv").exists()
+    assert_refused(checkout, machine(), f"and this is {PYTHON}: install one of those")
 
 
 @pytest.mark.skipif(shutil.which("setarch") is None, reason="pretends to be another machine")
@@ -196,9 +195,7 @@ def test_another_machine_is_told_in_one_line(checkout, machine, tmp_path):
     python.unlink()
     python.write_text(f'#!/bin/sh\nexec setarch i686 {sys.executable} "$@"\n')
     python.chmod(0o755)
-    done = machine()
-    assert done.returncode == 3 and "is for Linux on x86-64, not linux on i686" in done.stderr
-    assert not (checkout / ".venv").exists()
+    assert_refused(checkout, machine(), "is for Linux on x86-64, not linux on i686")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +218,7 @@ def test_an_operator_who_wants_the_cpu_gets_it(checkout, machine, environment, t
 
 
 def test_an_image_for_gpus_is_built_without_one(checkout, machine, environment):
-    done = machine(SWITCHYARD_DEVICE="cuda", LD_LIBRARY_PATH="")
+    done = machine(SWITCHYARD_DEVICE="cuda", **UNSEEN)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "switchyard: installing requirements-cuda.txt, over 4 GB\n"
     assert installed(checkout)["flash-attn"] == FLASH_ATTN
@@ -230,25 +227,21 @@ def test_an_image_for_gpus_is_built_without_one(checkout, machine, environment):
 def test_packages_for_a_gpu_replace_others_and_stay_when_it_is_not_seen(
     checkout, machine, environment
 ):
-    assert machine(LD_LIBRARY_PATH="").returncode == 0
+    assert machine(**UNSEEN).returncode == 0
     assert installed(checkout)["torch"] == "2.13.0"
     assert "requirements-cuda.txt" in machine().stderr
-    both = installed(checkout)
-    assert both == {"torch": "2.8.0", "exllamav2": EXLLAMAV2, "flash-attn": FLASH_ATTN}
-    for more in ({"LD_LIBRARY_PATH": ""}, {"SWITCHYARD_DEVICE": "cpu"}):
-        done = machine(**more)
-        assert (done.returncode, done.stderr) == (0, "")
-    assert installed(checkout) == both
+    for more in (UNSEEN, {"SWITCHYARD_DEVICE": "cpu"}):
+        assert_quiet(machine(**more))
+        assert installed(checkout) == FOR_A_GPU
 
 
 def test_what_was_compiled_stays(checkout, machine, environment):
     """As docs/deployment.md has it: with this stamp."""
-    assert machine(LD_LIBRARY_PATH="").returncode == 0
+    assert machine(**UNSEEN).returncode == 0
     stamp = checkout / ".venv" / "requirements.txt.installed"
     shutil.copy(checkout / "requirements-cuda-source.txt", stamp)
-    for more in ({}, {"NVML_DRIVER": "470.1"}, {"LD_LIBRARY_PATH": ""}):
-        done = machine(**more)
-        assert (done.returncode, done.stderr) == (0, "")
+    for more in ({}, {"NVML_DRIVER": "470.1"}, UNSEEN):
+        assert_quiet(machine(**more))
     assert installed(checkout)["torch"] == "2.13.0"
 
 
@@ -256,11 +249,7 @@ def test_what_was_compiled_stays(checkout, machine, environment):
 @pytest.mark.parametrize(
     ("wheel", "code", "says"),
     [
-        (
-            "torch-2.8.0-*",
-            TORCH.format(cuda=None, version="2.8.0+cpu"),
-            "torch 2.8.0+cpu is built without CUDA",
-        ),
+        ("torch-2.8.0-*", WITHOUT_CUDA, "torch 2.8.0+cpu is built without CUDA"),
         ("exllamav2-0.3.2+cu128*", "", "No module named 'exllamav2_ext'"),
         ("flash_attn-*", "raise ImportError('undefined symbol')", "undefined symbol"),
     ],
@@ -283,12 +272,8 @@ def index(wheels):
     asked = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            super().do_GET()
-
         def log_message(self, *args):
-            pass
+            asked.append(self.path)
 
     simple = wheels / "simple"
     for name in ("torch", "gunicorn", "exllamav2"):
@@ -322,11 +307,7 @@ def test_wheels_that_an_index_lacks_come_from_their_addresses(
     listed.write_text(re.sub("#sha256=[0-9a-f]+", "", moved))
     done = machine(**found)
     assert done.returncode == 0, done.stderr
-    assert installed(checkout) == {
-        "torch": "2.8.0",
-        "exllamav2": EXLLAMAV2,
-        "flash-attn": FLASH_ATTN,
-    }
+    assert installed(checkout) == FOR_A_GPU
     fetched = {path for path in asked if "cp3" in path}
     assert fetched and all(f"-cp{PYTHON.replace('.', '')}-" in path for path in fetched)
 
@@ -353,13 +334,8 @@ def test_torch_without_cuda_is_looked_for_where_no_index_is_configured(
         "packages.pip = see\n"
         f"packages.install({lines!r}, 'requirements.txt')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", code],
-        cwd=checkout,
-        env={"PIP_CONFIG_FILE": "/dev/null", **configured},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ("https://download.pytorch.org/whl/cpu" in done.stdout) == extra
-    assert ("'--only-binary', ':all:'" in done.stdout) == (" @ " in lines)
+    command = [sys.executable, "-B", "-c", code]
+    environment = {"PIP_CONFIG_FILE": "/dev/null", **configured}
+    told = subprocess.check_output(command, cwd=checkout, env=environment, text=True)
+    assert ("https://download.pytorch.org/whl/cpu" in told) == extra
+    assert ("'--only-binary', ':all:'" in told) == (" @ " in lines)

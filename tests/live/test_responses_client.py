@@ -13,6 +13,11 @@ class Pair(pydantic.BaseModel, extra="forbid"):
     b: bool
 
 
+SCHEMA = Pair.model_json_schema()
+TOOL = {"type": "function", "name": "switch", "parameters": SCHEMA, "strict": True}
+CALL = {**GREEDY, "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+
+
 def test_response(client):
     response = client.responses.create(**ASK, instructions="Be brief.", metadata={"a": "b"})
     assert response.status in ("incomplete", "completed")
@@ -31,13 +36,10 @@ def test_streamed_response(client):
 
 
 def test_response_that_goes_on_with_its_tools(client):
-    first = client.responses.create(**ask_for_call())
+    first = client.responses.create(**CALL)
     [call] = [item for item in first.output if item.type == "function_call"]
-    items = [
-        {"role": "user", "content": "Hello"},
-        *first.output,
-        {"type": "function_call_output", "call_id": call.call_id, "output": "done"},
-    ]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+    items = [{"role": "user", "content": "Hello"}, *first.output, result]
     response = client.responses.create(**{**ASK, "input": items}, tools=[TOOL])
     assert response.usage.input_tokens > first.usage.input_tokens
 
@@ -64,21 +66,8 @@ def test_three_turns_by_their_identifiers(client, stream):
         client.responses.create(**ask, previous_response_id=last)
 
 
-TOOL = {
-    "type": "function",
-    "name": "switch",
-    "strict": True,
-    "parameters": Pair.model_json_schema(),
-}
-
-
-def ask_for_call():
-    ask = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
-    return {**GREEDY, **ask}
-
-
 def test_streamed_call_of_a_tool(client):
-    with client.responses.stream(**ask_for_call()) as stream:
+    with client.responses.stream(**CALL) as stream:
         arguments = "".join(
             e.delta for e in stream if e.type == "response.function_call_arguments.delta"
         )

@@ -25,33 +25,32 @@ def test_help_comes_before_anything_is_installed(checkout):
     assert not (checkout / ".venv").exists()
 
 
+def assert_refused(checkout, done, says, status=3):
+    """In one line, before anything is installed."""
+    assert (done.returncode, done.stderr.count("\n")) == (status, 1) and says in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ("missing", "model directory missing does not exist"),
         ("turboderp/Llama-3-exl2", "hf download turboderp/Llama-3-exl2"),
         ("model.gguf", "GGUF, llama.cpp's format"),
-        (
-            "models",
-            "models is not a model, but a folder of models: give one, such as models/demo",
-        ),
+        ("models", "models is not a model, but a folder of models: give one, such as models/demo"),
         ("requirements.txt", "give the directory that has all of a model's files"),
     ],
 )
 def test_a_wrong_model_is_told_before_anything_is_installed(checkout, given, says):
     (checkout / "model.gguf").write_bytes(b"GGUF")
-    done = run_script(checkout, given)
-    assert done.returncode == 3 and says in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (checkout / ".venv").exists()
+    assert_refused(checkout, run_script(checkout, given), says)
 
 
 def test_a_wrong_model_of_a_variable_or_a_file_is_told_too(checkout):
     says = "model directory missing does not exist"
-    done = run_script(checkout, SWITCHYARD_MODEL="missing")
-    assert done.returncode == 3 and says in done.stderr
+    assert_refused(checkout, run_script(checkout, SWITCHYARD_MODEL="missing"), says)
     (checkout / "switchyard.toml").write_text('model = "missing"\n')
-    assert says in run_script(checkout).stderr
+    assert_refused(checkout, run_script(checkout), says)
 
 
 @pytest.mark.parametrize("draft", [None, "models/draft"])
@@ -62,19 +61,15 @@ def test_a_model_that_can_not_be_loaded_here_is_told_as_by_check(checkout, draft
     more = {"SWITCHYARD_MODEL": str(checkout / "models/demo" if draft else model)}
     if draft:
         more["SWITCHYARD_DRAFT_MODEL"] = draft
-    says = [
+    says = (
         "only a CUDA device can serve them; the CPU backend needs the unquantized model. NVIDIA's"
-    ]
-    done = [run_script(checkout, **more)]
+    )
+    assert_refused(checkout, run_script(checkout, **more), says)
     weights = model / "output.safetensors"
     size = weights.stat().st_size
     weights.write_bytes(weights.read_bytes()[:-100])
-    says.append(f"it is cut off after {size - 100} of {size} bytes; download it again")
-    done.append(run_script(checkout, **more))
-    for each, said in zip(done, says, strict=True):
-        assert each.returncode == 3 and said in each.stderr
-        assert each.stderr.count("\n") == 1
-    assert not (checkout / ".venv").exists()
+    says = f"it is cut off after {size - 100} of {size} bytes; download it again"
+    assert_refused(checkout, run_script(checkout, **more), says)
 
 
 def test_a_taken_port_is_told_before_anything_is_installed(checkout):
@@ -86,13 +81,13 @@ def test_a_taken_port_is_told_before_anything_is_installed(checkout):
             env={"SWITCHYARD_BIND": bind, "SWITCHYARD_BIND_WAIT": "9"},
             cwd=checkout,
         )
-    assert done.returncode == 3 and f"{bind} is taken by another program" in done.stderr
+    assert_refused(checkout, done, f"{bind} is taken by another program")
     assert waits.returncode == 0
     done = run_script(checkout, SWITCHYARD_BIND="192.0.2.1:80")
-    assert done.returncode == 3 and "can't be listened on" in done.stderr
-    assert not (checkout / ".venv").exists()
+    assert_refused(checkout, done, "can't be listened on")
 
 
+BIND = {"SWITCHYARD_BIND": "127.0.0.1:0"}
 SERVED = "served glibc.malloc.tcache_count=0\n"
 
 
@@ -119,7 +114,7 @@ def test_where_all_is_installed_nothing_is_written(installed):
         return {path: path.lstat().st_mtime_ns for path in installed.rglob("*")}
 
     before = seen()
-    done = run_script(installed, SWITCHYARD_BIND="127.0.0.1:0")
+    done = run_script(installed, **BIND)
     assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
     assert seen() == before
 
@@ -141,22 +136,19 @@ def test_serve_passes_its_options_on_as_settings(installed):
 
 def test_a_checkout_that_can_not_be_written_to_and_lacks_packages_is_told_in_one_line(checkout):
     (checkout / ".venv.lock").mkdir()  # root, too, can't write to that
-    done = run_script(checkout, SWITCHYARD_BIND="127.0.0.1:0")
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert f"{checkout} can't be written to, and lacks packages: run" in done.stderr
+    says = f"{checkout} can't be written to, and lacks packages: run"
+    assert_refused(checkout, run_script(checkout, **BIND), says, status=1)
 
 
 def test_a_checkout_that_was_moved_serves(installed, tmp_path):
     moved = installed.rename(tmp_path / "moved")
-    done = run_script(moved, SWITCHYARD_BIND="127.0.0.1:0")
+    done = run_script(moved, **BIND)
     assert (done.returncode, done.stdout, done.stderr) == (0, SERVED, "")
 
 
 def test_an_operators_own_tunables_stay(installed):
-    own = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}
-    assert run_script(installed, SWITCHYARD_BIND="127.0.0.1:0", **own).stdout == (
-        "served glibc.malloc.arena_max=2\n"
-    )
+    own = "glibc.malloc.arena_max=2"
+    assert run_script(installed, **BIND, GLIBC_TUNABLES=own).stdout == f"served {own}\n"
 
 
 def test_packages_are_installed_once_and_again_when_the_file_changes(checkout, environment):
@@ -186,9 +178,8 @@ def test_packages_are_installed_once_and_again_when_the_file_changes(checkout, e
     requirements.write_text("no-such-package-of-switchyard==9\n")
     failed = bootstrap()
     assert failed.returncode == 1
-    assert failed.stderr.splitlines()[-1] == (
-        "switchyard: pip could not install requirements.txt; see above"
-    )
+    says = "switchyard: pip could not install requirements.txt; see above"
+    assert failed.stderr.splitlines()[-1] == says
 
 
 def test_a_python_that_another_user_can_not_reach_is_told(installed):
@@ -198,7 +189,7 @@ def test_a_python_that_another_user_can_not_reach_is_told(installed):
     python.symlink_to("/root/no/such/python3")
     (installed / ".venv" / "pyvenv.cfg").write_text("home = /root/no/such\n")
     (installed / ".venv.lock").mkdir()  # root, too, can't write to that
-    done = run_script(installed, SWITCHYARD_BIND="127.0.0.1:0")
+    done = run_script(installed, **BIND)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert f"can't run {python}: it is a Python of /root/no/such. As the owner" in done.stderr
     assert "lacks packages" not in done.stderr
@@ -234,10 +225,9 @@ PAUSE = "import signal, sys\nprint('paused', flush=True)\nsignal.pause()\n"
 
 
 def test_ctrl_c_while_the_environment_is_made(checkout):
-    (checkout / "venv.py").write_text(f"def main(arguments):\n{textwrap.indent(PAUSE, '    ')}")
-    with (checkout / "venv.py").open("a") as file:
-        file.write("import os\nos.mkdir('.venv')\n")
-    told, status = interrupted(popen(checkout, SWITCHYARD_BIND="127.0.0.1:0"), "paused")
+    made = f"{PAUSE}import os\nos.mkdir('.venv')\n"
+    (checkout / "venv.py").write_text(f"def main(arguments):\n{textwrap.indent(made, '    ')}")
+    told, status = interrupted(popen(checkout, **BIND), "paused")
     assert (told, status) == ("", 130)
     assert not (checkout / ".venv").exists()
 
@@ -246,11 +236,8 @@ def test_ctrl_c_while_the_environment_is_made(checkout):
 def test_ctrl_c_while_packages_are_installed(installed, tmp_path, cleans_up):
     """While pip is imported; and while it works, and cleans up before it ends."""
     (installed / ".venv" / "requirements.txt.installed").unlink()
-    code = PAUSE
-    if cleans_up:
-        code = (
-            f"try:\n{textwrap.indent(PAUSE, '    ')}except KeyboardInterrupt:\n    print('clean')\n"
-        )
+    code = f"try:\n{textwrap.indent(PAUSE, '    ')}except KeyboardInterrupt:\n    print('clean')\n"
+    code = code if cleans_up else PAUSE
     (tmp_path / "pip").mkdir()
     (tmp_path / "pip" / "__init__.py").write_text("")
     wanted = "import sys\nif 'install' in sys.argv:\n" + textwrap.indent(code, "    ")
@@ -265,7 +252,7 @@ def test_ctrl_c_while_the_server_is_imported(installed):
     python = installed / ".venv" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (installed / "gunicorn.py").write_text(PAUSE)
-    told, status = interrupted(popen(installed, SWITCHYARD_BIND="127.0.0.1:0"), "paused")
+    told, status = interrupted(popen(installed, **BIND), "paused")
     assert (told, status) == ("", -signal.SIGINT)  # of which a shell makes 130
 
 
@@ -283,7 +270,7 @@ def test_a_start_beside_another_that_installs_says_that_it_waits(installed):
 
 def test_a_terminal_sees_at_once_what_is_started(installed):
     ours, theirs = os.openpty()
-    environment = {"PATH": os.environ["PATH"], "SWITCHYARD_BIND": "127.0.0.1:0"}
+    environment = {"PATH": os.environ["PATH"], **BIND}
     command = [installed / "scripts" / "serve", "no/model"]
     with subprocess.Popen(command, env=environment, stderr=theirs, cwd=installed) as process:
         os.close(theirs)
@@ -312,12 +299,9 @@ def test_python_is_missing(checkout, tmp_path):
 )
 def test_the_code_is_checked_before_all_tests(installed, arguments, check, runs):
     """pytest comes last, and its status is the script's. Part of the tests run without a check."""
-    for path, then in (
-        ("check", check),
-        ("bootstrap", "exit 0"),
-        ("../.venv/bin/python", "exit 7"),
-    ):
-        said = '"$@"' if "python" in path else path
+    python = "../.venv/bin/python"
+    for path, then in (("check", check), ("bootstrap", "exit 0"), (python, "exit 7")):
+        said = '"$@"' if path == python else path
         (installed / "scripts" / path).write_text(f"#!/bin/sh\necho {said}\n{then}\n")
     done = run_script(installed, *arguments, script="test")
     assert done.stdout.splitlines() == runs
