@@ -51,12 +51,9 @@ class Taken:
 
 # What a machine is told to do: the name of a method, and its arguments. All is drawn beforehand,
 # since the engine thread runs meanwhile and nothing drawn may depend on how far it is.
-SUBMIT = st.tuples(
-    st.just("submit"),
-    st.lists(st.integers(1, 6), min_size=1, max_size=3),
-    st.integers(-1, 1),
-    st.sampled_from("abc"),
-)
+LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=3)
+SUBMIT = st.tuples(st.just("submit"), LENGTHS, st.integers(-1, 1), st.sampled_from("abc"))
+TIMES = st.sampled_from([1, 1, 1, 2])
 STEP = st.tuples(st.just("step"), st.integers(1, 5))
 OPERATIONS = st.one_of(
     SUBMIT,
@@ -64,22 +61,9 @@ OPERATIONS = st.one_of(
     STEP,
     STEP,
     st.tuples(st.sampled_from(["cancel", "leave"]), st.integers(0, 100)),
-    st.tuples(
-        st.just("plan"),
-        st.integers(1, 6),
-        st.sampled_from(FAULTS),
-        st.sampled_from([1, 1, 1, 2]),
-    ),
+    st.tuples(st.just("plan"), st.integers(1, 6), st.sampled_from(FAULTS), TIMES),
     st.tuples(st.just("fail_recovery"), st.sampled_from(["reset", "rebuild"])),
-    st.tuples(
-        st.sampled_from(
-            [
-                "refuse_in_the_generator",
-                "take_in_the_generator",
-                "list_jobs",
-            ]
-        )
-    ),
+    st.tuples(st.sampled_from(["refuse_in_the_generator", "take_in_the_generator", "list_jobs"])),
 )
 
 

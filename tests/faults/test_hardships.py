@@ -2,13 +2,13 @@
 `scripts/test -m hardship`.
 """
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
 import resource
 import signal
 import subprocess
-import threading
 import time
 
 import pytest
@@ -16,7 +16,7 @@ import requests
 
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.live.conftest import GUNICORN, ROOT
-from tests.live.test_serving import in_threads
+from tests.live.test_serving import greedy, in_threads
 
 pytestmark = pytest.mark.hardship
 
@@ -36,9 +36,8 @@ def processes(server):
     return found
 
 
-def greedy(server, number):
-    body = {"prompt": f"client {number % 4}", "max_tokens": 40, "temperature": 0}
-    response = server.post(URL, body)
+def answer_to(server, number):
+    response = server.post(URL, greedy(f"client {number % 4}", 40))
     return response.status_code, response.json().get("choices", [{}])[0].get("text")
 
 
@@ -47,16 +46,16 @@ def assert_serves_beside(server, attack, relieve=lambda: None):
     clear refusals; and all are, once the attacks are over and `relieve` is done.
     """
     worker = worker_of(server)
-    known = {number: greedy(server, number) for number in range(4)}
+    known = {number: answer_to(server, number) for number in range(4)}
     assert {status for status, _ in known.values()} == {200}
-    found = in_threads(lambda n: attack(n) if n % 2 else greedy(server, n), range(64))
+    found = in_threads(lambda n: attack(n) if n % 2 else answer_to(server, n), range(64))
     for number, answer in enumerate(found):
         if number % 2:
             assert answer in (200, *REFUSED)
         else:
             assert answer == known[number % 4] or answer[0] in REFUSED
     relieve()
-    assert {number: greedy(server, number) for number in range(4)} == known
+    assert {number: answer_to(server, number) for number in range(4)} == known
     assert worker_of(server) == worker
 
 
@@ -65,10 +64,9 @@ def test_a_limit_of_memory_costs_whoever_meets_it(start, link):
     server = start(link=link, max_batch_size=16, max_body_bytes=8_000_000).wait_until_ready()
     limited = processes(server)[1:]
     for pid in limited:
-        size = (
-            int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-        )
-        resource.prlimit(pid, resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))
+        pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[0])
+        size = pages * resource.getpagesize() + (64 << 20)
+        resource.prlimit(pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
 
     def attack(number):
         with contextlib.suppress(requests.ConnectionError):
@@ -132,17 +130,14 @@ def test_a_clock_that_jumps_ends_nothing(start, tmp_path, link):
 def test_a_pause_longer_than_a_hang_costs_no_stream(start, link, stopped):
     server = start(link=link, hang_timeout=5, hang_exit=8).wait_until_ready()
     found = processes(server)
-    body = {"prompt": "x", "max_tokens": 1500, "ignore_eos": True, "stream": True}
-    with server.post(URL, body, stream=True) as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        for pid in found if stopped == "all" else found[:1]:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(20)
-        for pid in found:
-            os.kill(pid, signal.SIGCONT)
-        lines = list(lines)
-    assert b"data: [DONE]" in lines and not any(b'"error":{' in line for line in lines)
+    stream = server.begin(max_tokens=1500, ignore_eos=True)
+    for pid in found if stopped == "all" else found[:1]:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(20)
+    for pid in found:
+        os.kill(pid, signal.SIGCONT)
+    *bodies, done = stream
+    assert done == b"[DONE]" and not any(b'"error":{' in body for body in bodies)
     assert processes(server) == found
     assert server.stop() == 0
 
@@ -150,16 +145,14 @@ def test_a_pause_longer_than_a_hang_costs_no_stream(start, link, stopped):
 @LINKS
 def test_600_streams_are_all_served(start, link):
     server = start(SCRIPTED, link=link, max_batch_size=300, max_pending=300).wait_until_ready()
-    everyone = threading.Barrier(600)
 
     def ask(number):
         body = {"prompt": f"client {number}", "max_tokens": 200, "stream": True}
-        everyone.wait()
         response = server.post(URL, body)
         return response.status_code == 200 and response.text.endswith("data: [DONE]\n\n")
 
     assert in_threads(ask, range(600)) == [True] * 600
-    assert requests.get(f"{server.url}/v1/requests", timeout=10).json()["data"] == []
+    assert server.rows() == []
     assert server.stop() == 0
 
 
@@ -167,28 +160,20 @@ def test_600_streams_are_all_served(start, link):
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_key_that_is_tried_again_across_a_restart_gets_its_whole_answer(start, link, streams):
     server = start(link=link, resume_timeout=60).wait_until_ready()
-    body = {"prompt": "x", "max_tokens": 600, "temperature": 0, "ignore_eos": True}
-    body |= {"stream": streams}
+    body = greedy("x", 600, ignore_eos=True, stream=streams)
     whole = server.post(URL, body)
     headers = {"Idempotency-Key": "across"}
-    lost = threading.Event()
 
     def ask():
-        try:
+        with pytest.raises(requests.RequestException):
             server.post(URL, body, headers=headers)
-        except requests.RequestException:
-            lost.set()
+        return "lost"
 
-    client = threading.Thread(target=ask)
-    client.start()
-    rows = f"{server.url}/v1/requests"
-    while not any(
-        row["completion_tokens"] for row in requests.get(rows, timeout=10).json()["data"]
-    ):
-        pass
-    os.kill(worker_of(server), signal.SIGKILL)
-    client.join()
-    assert lost.is_set()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        client = pool.submit(ask)
+        server.wait_for(lambda: any(row["completion_tokens"] for row in server.rows()))
+        os.kill(worker_of(server), signal.SIGKILL)
+        assert client.result() == "lost"
     server.wait_until_ready()
     again = server.post(URL, body, headers=headers)
     assert again.status_code == 200

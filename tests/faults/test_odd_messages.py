@@ -1,6 +1,5 @@
 """Messages that are HTTP almost, or not at all: none is a 5xx, and none is read as two."""
 
-import itertools
 import re
 import socket
 
@@ -45,12 +44,8 @@ HEADERS = [
     *(b"X-Forwarded-For: a, b\r\n", b"X-Forwarded-Proto: https\r\n", b"Forwarded: for=a\r\n"),
     *(b"X-Request-Id: a\x01\r\n", b"Authorization: Basic \xff\r\n", b"Cookie: a=b;;=\r\n"),
     *(b"Content-Encoding: gzip\r\n", b"Accept: \xff\r\n", b"Accept: a/b;q=nan\r\n"),
-    *(
-        b"Origin: null\r\n",
-        b"Last-Event-ID: -1\r\n",
-        b"Idempotency-Key: \r\n",
-        b"Range: bytes=0-\r\n",
-    ),
+    *(b"Origin: null\r\n", b"Last-Event-ID: -1\r\n", b"Idempotency-Key: \r\n"),
+    b"Range: bytes=0-\r\n",
     b"".join(b"A%d: b\r\n" % i for i in range(150)),
     b"A: " + b"b" * 9000 + b"\r\n",
 ]
@@ -67,15 +62,8 @@ CHUNKED = [
     *(b"0\r\n\r\n", b"00000\r\n\r\n", b"\r\n", b"-1\r\n", b"+5\r\nabcde\r\n0\r\n\r\n"),
     *(b"0x5\r\nabcde\r\n0\r\n\r\n", b"5\nabcde\n0\n\n", b"5\r\nabcdefg\r\n0\r\n\r\n"),
     *(b"5 \r\nabcde\r\n0\r\n\r\n", b"5;a=b\r\nabcde\r\n0\r\n\r\n", b"5;\n\r\nabcde\r\n0\r\n\r\n"),
-    *(
-        b"ffffffffffffffffff\r\n",
-        b"fffffffffffffffe\r\nab",
-        b"5_0\r\n",
-        b"g\r\n",
-        b"5\r\nabcde0\r\n\r\n",
-    ),
-    b"0\r\nA: b\r\n\r\n",
-    b"0\r\nContent-Length: 40\r\n\r\n",
+    *(b"ffffffffffffffffff\r\n", b"fffffffffffffffe\r\nab", b"5_0\r\n", b"g\r\n"),
+    *(b"5\r\nabcde0\r\n\r\n", b"0\r\nA: b\r\n\r\n", b"0\r\nContent-Length: 40\r\n\r\n"),
     b"0\r\n" + b"A: b\r\n" * 2000 + b"\r\n",
     b"5;" + b"a" * 9000 + b"\r\nabcde\r\n0\r\n\r\n",
 ]
@@ -118,12 +106,10 @@ def test_there_are_200_of_them():
 def test_an_odd_message_is_one_refusal_or_one_answer(server, kind):
     """Behind each comes a sane request on the same connection, which gets its answer or none."""
     host = f"127.0.0.1:{server.port}".encode()
-    for number, message in zip(itertools.count(), MESSAGES[kind], strict=False):
+    for number, message in enumerate(MESSAGES[kind]):
         message = message.replace(b"{host}", host)
-        probe = b"GET /health/live HTTP/1.1\r\nHost: %b\r\nX-Request-Id: probe%d\r\n" % (
-            host,
-            number,
-        )
+        identifier = b"X-Request-Id: probe%d\r\n" % number
+        probe = b"GET /health/live HTTP/1.1\r\nHost: %b\r\n%b" % (host, identifier)
         received = exchange(server, message + probe + b"Connection: close\r\n\r\n")
         statuses = [int(s) for s in re.findall(rb"(?:^|\n|\})HTTP/1\.1 ([2-5]\d\d) ", received)]
         assert all(status < 500 or status in (501, 505) for status in statuses), (message, received)
@@ -131,7 +117,7 @@ def test_an_odd_message_is_one_refusal_or_one_answer(server, kind):
         # Behind a length that two readers take for another there is no request.
         may_be_two = kind in ("line", "header of a GET", "raw")
         assert may_be_two or b"smuggled" not in received, (message, received)
-        if b"X-Request-Id: probe%d" % number in received:
+        if identifier[:-2] in received:
             assert received.rstrip().endswith(b"}"), (message, received)
     assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
 
