@@ -3,6 +3,7 @@
 import contextlib
 import socket
 
+import pytest
 from gunicorn.config import Config
 
 from switchyard.server.connection import Connection
@@ -26,3 +27,9 @@ def make_connection(sent=b""):
     with ours, theirs:
         theirs.sendall(sent)
         yield Connection(Config(), ours, "", "", RequestThreads(NUM_THREADS, 4))
+
+
+@pytest.fixture
+def connection():
+    with make_connection() as connection:
+        yield connection

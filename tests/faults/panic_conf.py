@@ -7,10 +7,7 @@ import flask
 
 from switchyard.server import conf
 from tests.faults.scripted_conf import *  # noqa: F403
-
-
-class Panic(BaseException):
-    """As pyo3's PanicException."""
+from tests.scripted import Panic
 
 
 def at_once() -> str:

@@ -28,16 +28,11 @@ from switchyard.server.connection import Connection
 from switchyard.server.threads.entrance import Entrance
 from switchyard.server.threads.request_threads import RequestThreads
 from switchyard.server.threads.thread_pool import RequestPool
-from switchyard.server.worker import (
-    DISCARD,
-    HEAD_TIMEOUT,
-    LAST_WRITES,
-    LINGER,
-    RELEASE,
-    Worker,
-    _announce,
-)
-from tests.faults.heads import NUM_THREADS, make_connection
+from switchyard.server.worker import DISCARD, HEAD_TIMEOUT, LAST_WRITES, LINGER, RELEASE, Worker
+from tests.faults.heads import NUM_THREADS, connection, make_connection
+from tests.scripted import Panic
+
+__all__ = ["connection"]
 
 
 @pytest.fixture
@@ -69,17 +64,27 @@ def make_worker():
         worker.poller.close()
 
 
-def test_a_request_that_is_there_is_served_though_the_server_was_late_to_look(make_worker):
-    """As after a pause of the whole machine, longer than heads may take."""
+HALF = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"
+
+
+@pytest.mark.parametrize(
+    ("sent", "force", "is_begun", "is_late"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", False, True, False),  # the server was late to look
+        (b"GET / HT", False, False, False),
+        (HALF, False, True, True),  # is answered, and known as late
+        (HALF, True, False, False),  # the end begins no request that is not whole
+    ],
+)
+def test_at_a_deadline_what_is_there_is_served(make_worker, sent, force, is_begun, is_late):
     begun = []
-    worker = make_worker(nr_conns=2, enqueue_req=begun.append)
-    with make_connection(b"GET / HTTP/1.1\r\n\r\n") as whole, make_connection(b"GET / HT") as half:
-        for connection in (whole, half):
-            connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
-            worker._wait(connection, worker._on_request)
-        worker.murder_keepalived()
-        assert begun == [whole]
-        assert not worker._waiting and half.sock.fileno() < 0
+    worker = make_worker(nr_conns=1, enqueue_req=begun.append)
+    with make_connection(sent) as connection:
+        connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
+        worker._wait(connection, worker._on_request)
+        worker.murder_keepalived(force)
+        assert begun == [connection] * is_begun and connection.is_late == is_late
+        assert not worker._waiting and (connection.sock.fileno() < 0) != is_begun
 
 
 def test_who_has_sent_more_than_was_read_may_take_longer_to_close(make_worker, monkeypatch):
@@ -106,46 +111,22 @@ def test_a_worker_that_ends_waits_no_longer_for_any_connection(make_worker):
         worker.murder_keepalived(force=True)
 
 
-def test_a_connection_that_no_thread_can_take_is_closed_and_counts_no_more(make_worker):
+def test_a_connection_that_no_thread_can_take_is_closed_and_counts_no_more(make_worker, connection):
     pool = RequestPool(1)
     pool.shutdown()
     worker = make_worker(nr_conns=1, tpool=pool, log=logging.getLogger("worker"))
-    with make_connection() as connection:
-        worker.enqueue_req(connection)
-        assert worker.nr_conns == 0 and connection.sock.fileno() < 0
+    worker.enqueue_req(connection)
+    assert worker.nr_conns == 0 and connection.sock.fileno() < 0
 
 
-def test_the_end_begins_no_request_that_is_not_whole(make_worker):
-    begun = []
-    worker = make_worker(nr_conns=1, enqueue_req=begun.append)
-    sent = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"
-    with make_connection(sent) as connection:
-        connection.wait_for_request(9.0, 9.0, 9.0, time.monotonic())
-        worker._wait(connection, worker._on_request)
-        worker.murder_keepalived(force=True)
-        assert begun == [] and connection.sock.fileno() < 0
-
-
-def test_a_wake_up_without_data_closes_no_connection(make_worker):
+def test_a_wake_up_without_data_closes_no_connection(make_worker, connection):
     worker = make_worker(nr_conns=1, _waste=bytearray(1))
-    with make_connection() as connection:
-        connection.sock.setblocking(False)
-        for on_readable in (worker._on_request, worker._on_rest):
-            worker._wait(connection, on_readable)
-            on_readable(connection, None)
-            assert connection in worker._waiting
-            worker._forget(connection)
-
-
-def test_a_body_that_is_late_is_answered_and_known_as_late(make_worker):
-    begun = []
-    worker = make_worker(nr_conns=1, enqueue_req=begun.append)
-    sent = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"
-    with make_connection(sent) as connection:
-        connection.wait_for_request(0.0, 0.0, 0.0, time.monotonic())
-        worker._wait(connection, worker._on_request)
-        worker.murder_keepalived()
-        assert begun == [connection] and connection.is_late
+    connection.sock.setblocking(False)
+    for on_readable in (worker._on_request, worker._on_rest):
+        worker._wait(connection, on_readable)
+        on_readable(connection, None)
+        assert connection in worker._waiting
+        worker._forget(connection)
 
 
 def test_deadlines_are_looked_at_once_a_second_and_each_turn_at_the_end(make_worker):
@@ -180,37 +161,30 @@ def test_each_wait_for_a_request_has_its_own_time(make_worker, monkeypatch):
             worker.murder_keepalived(force=True)
 
 
-def test_a_request_that_came_with_the_last_is_served_at_once(make_worker):
+def test_a_request_that_came_with_the_last_is_served_at_once(make_worker, connection):
     begun = []
     worker = make_worker(nr_conns=1, enqueue_req=begun.append)
-    with make_connection() as connection:
-        connection.buffer += b"GET / HTTP/1.1\r\n\r\n"
-        worker._wait_for_request(connection, 7)
-        assert begun == [connection] and not worker._waiting
+    connection.buffer += b"GET / HTTP/1.1\r\n\r\n"
+    worker._wait_for_request(connection, 7)
+    assert begun == [connection] and not worker._waiting
 
 
 @pytest.mark.parametrize("end", [Future.cancel, lambda served: served.set_result(False)])
-def test_a_connection_is_not_kept_unless_its_request_was_served(make_worker, end):
+def test_a_connection_is_not_kept_unless_its_request_was_served(make_worker, end, connection):
     worker = make_worker(nr_conns=1, _waste=bytearray(1))
-    with make_connection() as connection:
-        served = Future()
-        end(served)
-        worker.finish_request(connection, served)
-        assert worker._waiting == {connection: worker._on_rest}
+    served = Future()
+    end(served)
+    worker.finish_request(connection, served)
+    assert worker._waiting == {connection: worker._on_rest}
 
 
-def test_a_connection_is_kept_where_both_sides_may_and_no_body_is_left(make_worker):
+def test_a_connection_is_kept_where_both_sides_may_and_no_body_is_left(make_worker, connection):
     worker = make_worker()
-    with make_connection() as connection:
-        assert worker._keepalive_after(connection, True) is False
-        for length, keepalive, is_kept in ((0, 5, True), (0, 0, False), (9, 5, False)):
-            connection.body = Body(connection, length)
-            connection.sock.setblocking(False)
-            assert worker._keepalive_after(connection, keepalive) is is_kept
-
-
-class Panicked(BaseException):
-    """As pyo3's PanicException, no Exception."""
+    assert worker._keepalive_after(connection, True) is False
+    for length, keepalive, is_kept in ((0, 5, True), (0, 0, False), (9, 5, False)):
+        connection.body = Body(connection, length)
+        connection.sock.setblocking(False)
+        assert worker._keepalive_after(connection, keepalive) is is_kept
 
 
 @pytest.fixture
@@ -228,17 +202,16 @@ def handled(make_worker, monkeypatch):
     return handle
 
 
-def test_a_panic_is_answered_unless_its_own_answer_has_begun(handled):
+def test_a_panic_is_answered_unless_its_own_answer_has_begun(handled, connection):
     def panic(worker):
-        raise Panicked
+        raise Panic
 
     def panic_amid_an_answer(worker):
         worker.note_answer(types.SimpleNamespace(headers_sent=True, status_code=200))
-        raise Panicked
+        raise Panic
 
-    with make_connection() as connection:
-        assert handled(panic, connection) == (False, 1)
-        assert handled(panic_amid_an_answer, connection) == (False, 1)
+    assert handled(panic, connection) == (False, 1)
+    assert handled(panic_amid_an_answer, connection) == (False, 1)
 
 
 def test_what_gunicorn_closes_is_not_waited_for(handled):
@@ -252,9 +225,8 @@ def test_what_gunicorn_closes_is_not_waited_for(handled):
 
 
 def test_after_want_of_room_a_worker_does_not_accept_for_a_while(make_worker, listener, caplog):
-    worker = make_worker(
-        nr_conns=0, sockets=[listener], _accepting=False, _accept_from=0.0, log=logging.getLogger()
-    )
+    worker = make_worker(nr_conns=0, sockets=[listener], log=logging.getLogger())
+    worker._accepting, worker._accept_from = False, 0.0
     worker.set_accept_enabled(True)
     worker.accept(failing_listener(errno.EMFILE))
     for _ in range(2):
@@ -311,12 +283,12 @@ def test_the_end_tells_how_many_requests_it_waits_for(capsys):
     for identifiers, told in (("", ""), ("aa", "1 request"), ("aab", "2 requests")):
         jobs = [types.SimpleNamespace(request_id=one) for one in identifiers]
         model = types.SimpleNamespace(jobs=lambda timeout, jobs=jobs: jobs)
-        _announce(types.SimpleNamespace(engines=[model]), settings)
+        module._announce(types.SimpleNamespace(engines=[model]), settings)
         again = "a second Ctrl-C or SIGTERM ends it now"
         line = f"switchyard: finishing {told}, 2.5 s at most; {again}\n"
         assert capsys.readouterr().out == (line if told else "")
     settings.log_format = "json"
-    _announce(types.SimpleNamespace(engines=[model]), settings)
+    module._announce(types.SimpleNamespace(engines=[model]), settings)
     assert json.loads(capsys.readouterr().out)["message"] == line.strip()
 
 
@@ -369,8 +341,8 @@ def test_a_request_that_has_arrived_is_served_and_makes_no_room(make_worker, lis
     addresses = [early.getsockname(), late.getsockname()]
     assert [connection.client for connection in begun] == addresses and worker.nr_conns == 10
     assert [connection.client for connection in worker._waiting] == [silent.getsockname()]
-    for connection in begun:
-        connection.close()
+    for one in begun:
+        one.close()
 
 
 @pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EAGAIN])

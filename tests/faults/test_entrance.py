@@ -13,10 +13,10 @@ from switchyard import engine
 from switchyard.server.body import Body
 from switchyard.server.threads import entrance as module
 from switchyard.server.threads.entrance import HOLD, PATIENCE, PLACES, Entrance
-from tests.faults.heads import make_connection
+from tests.faults.heads import connection, make_connection
 from tests.faults.test_connections import make_worker
 
-__all__ = ["make_worker"]
+__all__ = ["connection", "make_worker"]
 
 
 class Clock:

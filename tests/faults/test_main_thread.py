@@ -1,6 +1,5 @@
 """The worker's main thread: connections that end, and the ends of the worker itself."""
 
-import contextlib
 import errno
 import io
 import logging
@@ -18,10 +17,10 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from switchyard.server import worker as module
 from switchyard.server.worker import _announce, _exit_in
-from tests.faults.heads import make_connection
+from tests.faults.heads import connection
 from tests.faults.test_connections import connect, failing_listener, listener, make_worker
 
-__all__ = ["connect", "listener", "make_worker"]
+__all__ = ["connect", "connection", "listener", "make_worker"]
 
 HEAD = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
 
@@ -91,16 +90,15 @@ class Broken:
 
 
 @pytest.mark.parametrize("where", ["_on_request", "_on_rest", "_wait_for_end", "_wait_for_request"])
-def test_a_connection_that_breaks_is_closed_and_counts_no_more(make_worker, where):
+def test_a_connection_that_breaks_is_closed_and_counts_no_more(make_worker, where, connection):
     worker = make_worker(nr_conns=1, _waste=bytearray(9))
-    with make_connection() as connection:
-        connection.sock = Broken(connection.sock)
-        if where.startswith("_on"):
-            worker._wait(connection, getattr(worker, where))
-        rest = {"_wait_for_end": (), "_wait_for_request": (5.0,)}.get(where, (None,))
-        getattr(worker, where)(connection, *rest)
-        assert (worker.nr_conns, worker._waiting) == (0, {}) and not worker.poller.get_map()
-        assert connection.sock.fileno() < 0
+    connection.sock = Broken(connection.sock)
+    if where.startswith("_on"):
+        worker._wait(connection, getattr(worker, where))
+    rest = {"_wait_for_end": (), "_wait_for_request": (5.0,)}.get(where, (None,))
+    getattr(worker, where)(connection, *rest)
+    assert (worker.nr_conns, worker._waiting) == (0, {}) and not worker.poller.get_map()
+    assert connection.sock.fileno() < 0
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
@@ -111,7 +109,7 @@ def test_whatever_a_system_lacks_a_worker_accepts_later(make_worker, listener, n
     assert not worker._accepting and worker._accept_from > 0
 
 
-def test_a_request_thread_counts_as_busy_while_it_serves(make_worker, monkeypatch):
+def test_a_request_thread_counts_as_busy_while_it_serves(make_worker, monkeypatch, connection):
     worker = make_worker(_request=threading.local())
     busy = []
 
@@ -120,10 +118,9 @@ def test_a_request_thread_counts_as_busy_while_it_serves(make_worker, monkeypatc
         return True
 
     monkeypatch.setattr(ThreadWorker, "handle", serve)
-    with make_connection() as connection:
-        assert worker.handle(connection) is True
-        assert busy == [(1, connection)]
-        assert (worker._threads.num_busy, worker._request.connection) == (0, None)
+    assert worker.handle(connection) is True
+    assert busy == [(1, connection)]
+    assert (worker._threads.num_busy, worker._request.connection) == (0, None)
 
 
 def test_whoever_has_reset_its_connection_is_not_served(make_worker, accepted, monkeypatch):
@@ -139,22 +136,21 @@ def test_whoever_has_reset_its_connection_is_not_served(make_worker, accepted, m
     assert served == [1] and worker._threads.num_busy == 0
 
 
-def test_a_detached_connection_is_not_touched_until_its_stream_ends(make_worker):
+def test_a_detached_connection_is_not_touched_until_its_stream_ends(make_worker, connection):
     later, served = [], Future()
     served.set_result(False)
     queue = types.SimpleNamespace(defer=lambda call, *rest: later.append((call, rest)))
     worker = make_worker(
         nr_conns=1, _request=threading.local(), method_queue=queue, _waste=bytearray(9)
     )
-    with make_connection() as connection:
-        worker._request.connection = connection
-        end = worker._detach()
-        worker.finish_request(connection, served)
-        assert not worker._waiting and not later
-        end()
-        [(call, rest)] = later
-        call(*rest)
-        assert worker._waiting == {connection: worker._on_rest}
+    worker._request.connection = connection
+    end = worker._detach()
+    worker.finish_request(connection, served)
+    assert not worker._waiting and not later
+    end()
+    [(call, rest)] = later
+    call(*rest)
+    assert worker._waiting == {connection: worker._on_rest}
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
@@ -186,10 +182,9 @@ class BrokenPipe(io.StringIO):
     flush = write
 
 
-@pytest.mark.parametrize("kind", ["closed", "broken"])
-def test_an_end_that_nobody_can_be_told_of_goes_on(monkeypatch, kind):
-    stream = io.StringIO() if kind == "closed" else BrokenPipe()
-    if kind == "closed":
+@pytest.mark.parametrize("stream", [io.StringIO(), BrokenPipe()], ids=["closed", "broken"])
+def test_an_end_that_nobody_can_be_told_of_goes_on(monkeypatch, stream):
+    if not isinstance(stream, BrokenPipe):
         stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
     jobs = [types.SimpleNamespace(request_id="a")]
@@ -211,9 +206,11 @@ def test_an_end_that_nobody_can_be_told_of_goes_on(monkeypatch, kind):
         (b"GET / HTTP/1.0\r\n\r\n", True),
     ],
 )
-def test_a_connection_is_closed_behind_an_answer_whose_next_request_may_be_far(sent, closes):
-    with make_connection() as connection, contextlib.closing(connection):
-        connection.buffer += sent
-        connection.has_request()
-        connection.init()
-        assert next(connection.parser).should_close() is closes
+def test_a_connection_is_closed_behind_an_answer_whose_next_request_may_be_far(
+    connection, sent, closes
+):
+    connection.buffer += sent
+    connection.has_request()
+    connection.init()
+    assert next(connection.parser).should_close() is closes
+    connection.close()

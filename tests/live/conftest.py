@@ -163,6 +163,20 @@ def server(tmp_path_factory, model_path):
     assert server.stop() == 0, server.output
 
 
+def unpack(root, *packages):
+    """Debian's packages into a directory; skips where there are none."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        pytest.skip("the programs come from Debian's packages, and this is no Debian")
+    command = ["apt-get", "download", *packages]
+    fetched = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    files = list(root.glob("*.deb"))
+    if len(files) != len(packages):
+        pytest.skip(f"Debian's packages can't be downloaded: {fetched.stderr}")
+    for file in files:
+        subprocess.run(["dpkg-deb", "-x", file, root], check=True)
+    return root
+
+
 @pytest.fixture
 def checkout(tmp_path):
     """What is in a repository, as far as the scripts look at it, and an environment."""

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -23,12 +22,10 @@ def run(*arguments, **settings):
 
 @pytest.mark.parametrize("kind", ["unix", "any address"])
 def test_bench_and_drain_find_the_server_by_its_settings(start, tmp_path, kind):
-    server = start(SCRIPTED, bind=f"unix:{tmp_path}/socket") if kind == "unix" else start(SCRIPTED)
-    bind = f"unix:{tmp_path}/socket" if kind == "unix" else f"0.0.0.0:{server.port}"
-    deadline = time.monotonic() + 60
-    while "Try: " not in server.output:
-        assert time.monotonic() < deadline and server.process.poll() is None, server.output
-        time.sleep(0.05)
+    path = f"unix:{tmp_path}/socket"
+    server = start(SCRIPTED, **({"bind": path} if kind == "unix" else {}))
+    bind = path if kind == "unix" else f"0.0.0.0:{server.port}"
+    server.wait_to_say("Try: ")
     done = run("bench", "--streams", "2", "--tokens", "4", "--json", bind=bind)
     [row] = json.loads(done.stdout)
     assert (done.returncode, row["errors"], row["streams"]) == (0, 0, 2)
@@ -37,8 +34,7 @@ def test_bench_and_drain_find_the_server_by_its_settings(start, tmp_path, kind):
     assert server.process.wait(30) == 0
 
 
-def test_a_refusal_is_told_with_the_servers_words(start):
-    server = start(SCRIPTED).wait_until_ready()
+def test_a_refusal_is_told_with_the_servers_words(server):
     done = run("drain", "--url", f"{server.url}/elsewhere")
     assert done.returncode == 1 and "404: " in done.stderr
     assert server.process.poll() is None

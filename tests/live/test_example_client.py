@@ -47,20 +47,13 @@ def ask(helpdesk, user, **more):
     return user.post(f"{helpdesk.url}/ask", **more)
 
 
-def running(server):
-    return requests.get(f"{server.url}/v1/requests", timeout=20).json()["data"]
-
-
 def test_who_leaves_is_cancelled_on_the_server(helpdesk, server):
     for _ in range(8):  # of whichever process
         with User(helpdesk.url) as user:
             answer = ask(helpdesk, user, stream=True)
-            assert next(answer.iter_content(8)) and len(running(server)) == 1
+            assert next(answer.iter_content(8)) and len(server.rows()) == 1
             answer.close()
-        deadline = time.monotonic() + 20
-        while running(server):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        server.wait_for(lambda: not server.rows(), 20)
 
 
 def test_a_server_that_starts_anew_costs_an_error_and_no_more(helpdesk, server, start):
@@ -102,7 +95,9 @@ def test_a_server_s_worker_that_is_killed_ends_all_reads_and_each_process_goes_o
         killed = time.monotonic()
         assert all(begun)
         assert max(read.result(timeout=60) for read in reads) - killed < 10
-        deadline = time.monotonic() + 60
-        while len(workers_of(helpdesk, "/title 200")) < 4:
-            assert time.monotonic() < deadline
+
+        def has_asked_all():
             user.post(f"{helpdesk.url}/title", data=STORY, timeout=60)
+            return len(workers_of(helpdesk, "/title 200")) == 4
+
+        helpdesk.wait_for(has_asked_all)

@@ -1,9 +1,7 @@
 """The end of a host application under its own gunicorn."""
 
-import threading
+import concurrent.futures
 import time
-
-import requests
 
 from tests.live.conftest import GUNICORN
 
@@ -12,17 +10,11 @@ HOST = [*GUNICORN[:3], "--threads", "4", "--graceful-timeout", "40", "--bind", "
 
 def test_sigterm_during_a_load_ends_it_at_once(start, tmp_path):
     server = start([*HOST, "tests.live.loading_host:app"]).wait_until_answers("/")
-    answers = []
-    url = f"{server.url}/text"
-    thread = threading.Thread(target=lambda: answers.append(requests.get(url, timeout=60)))
-    thread.start()
-    deadline = time.monotonic() + 20
-    while "loads" not in server.output:
-        assert time.monotonic() < deadline, server.output
-        time.sleep(0.05)
-    begin = time.monotonic()
-    assert server.stop() == 0, server.output
-    thread.join(20)
-    assert time.monotonic() - begin < 20  # of the 40 that requests may take, and the load's 60
-    assert answers[0].status_code == 500
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.get, "/text")
+        server.wait_to_say("loads")
+        begin = time.monotonic()
+        assert server.stop() == 0, server.output
+        assert answer.result().status_code == 500
+        assert time.monotonic() - begin < 20  # of the 40 that requests may take, and the load's 60
     assert "the server is shutting down" in server.output

@@ -1,7 +1,6 @@
 """A real server whose engines are told by a file; and by a real name server."""
 
 import concurrent.futures
-import json
 import subprocess
 import sys
 import threading
@@ -9,31 +8,28 @@ import time
 from functools import partial
 
 import pytest
-import requests
 
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.hosts.host import Host
 from switchyard.engine.links.thread import EngineThread
-from switchyard.engine.messages import Chunk, Started
 from switchyard.engine.model.model_dir import ModelDir
 from tests.live.conftest import GUNICORN, ROOT, Server
-from tests.scripted import ScriptedBackend, finished
+from tests.live.test_serving import streamed_text
+from tests.scripted import ScriptedBackend, count
 
 TOKENS = 40
 
 
-def numbered(job):
-    """The numbers from 0, at the pace of a small model."""
-    yield Started(job.identifier)
-    for i in range(job.max_new_tokens):
+def paced(job):
+    """At the pace of a small model."""
+    for event in count(job):
         time.sleep(0.005)
-        yield Chunk(job.identifier, f"{i} ", (i,))
-    yield finished(job, job.max_new_tokens)
+        yield event
 
 
 def start_engine(model_path, at):
     config = ModelConfig(model_path, "m", "cpu", max_batch_size=2)
-    over_thread = partial(EngineThread, config, lambda: ScriptedBackend(numbered))
+    over_thread = partial(EngineThread, config, lambda: ScriptedBackend(paced))
     host = Host(config, over_thread, at, b"", ModelDir.read(model_path).fingerprint)
     host.start()
     return host
@@ -43,25 +39,13 @@ def ask(server, is_over):
     """Streams, one after the other. Returns their texts."""
     texts = []
     while not is_over.is_set():
-        body = {"prompt": "x", "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
-        text = ""
-        for line in server.post("/v1/completions", body, stream=True).iter_lines():
-            if line.startswith(b"data: {"):
-                text += "".join(one["text"] for one in json.loads(line[6:])["choices"])
-        texts.append(text)
+        texts.append(streamed_text(server, {"max_tokens": TOKENS, "ignore_eos": True}))
     return texts
 
 
 def states_of(server):
-    [model] = requests.get(f"{server.url}/v1/models", timeout=20).json()["data"]
+    [model] = server.get("/v1/models").json()["data"]
     return {one["at"]: one["state"] for one in model["meta"]["replicas"]}
-
-
-def wait_until(condition, server):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, server.output
-        time.sleep(0.05)
 
 
 def test_engines_are_replaced_one_by_one_and_no_answer_is_lost(tmp_path, model_path):
@@ -80,7 +64,7 @@ def test_engines_are_replaced_one_by_one_and_no_answer_is_lost(tmp_path, model_p
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         try:
             server.wait_until_answers("/health/live")
-            unready = requests.get(f"{server.url}/health/ready", timeout=20)
+            unready = server.get("/health/ready")
             assert unready.status_code == 503 and str(source) in unready.json()["reasons"]["tiny"]
             name(*names[:3])
             server.wait_until_ready()
@@ -88,7 +72,7 @@ def test_engines_are_replaced_one_by_one_and_no_answer_is_lost(tmp_path, model_p
             for i in range(3):
                 hosts[names[3 + i]] = start_engine(model_path, names[3 + i])
                 name(*names[1 + i : 4 + i])
-                wait_until(lambda i=i: names[i] not in states_of(server), server)
+                server.wait_for(lambda i=i: names[i] not in states_of(server))
                 assert hosts.pop(names[i]).close(drain=20, timeout=20)
             is_over.set()
             texts = [text for client in clients for text in client.result(60)]

@@ -4,7 +4,6 @@ import signal
 import socket
 
 import pytest
-import requests
 
 from tests.live.conftest import Server
 from tests.live.test_shared_engine import ENGINE
@@ -41,15 +40,11 @@ def systemd(request, tmp_path, monkeypatch):
     one.close()
 
 
-def is_ready(server):
-    return requests.get(f"{server.url}/health/ready", timeout=20).status_code == 200
-
-
 @pytest.mark.parametrize("systemd", ["{}/notify"], indirect=True)
 def test_a_drain_by_http_is_told_as_the_end(systemd, start):
     server = start(grace=7)
     systemd.wait_for("READY=1")
-    requests.post(f"{server.url}/admin/drain", timeout=20)
+    server.post("/admin/drain", {})
     assert "EXTEND_TIMEOUT_USEC=25000000" in systemd.wait_for("STOPPING=1")[-1]
     assert server.process.wait(60) == 0
 
@@ -57,7 +52,7 @@ def test_a_drain_by_http_is_told_as_the_end(systemd, start):
 def test_ready_comes_once_the_model_is_warm_and_the_end_as_it_begins(systemd, start):
     server = start()
     heard = systemd.wait_for("READY=1")
-    assert is_ready(server)
+    assert server.get("/health/ready").status_code == 200
     assert not any("STOPPING=1" in message for message in heard)
     systemd.wait_for("STATUS=tiny: ready")
     systemd.wait_for("WATCHDOG=1")

@@ -3,16 +3,14 @@
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import threading
-import time
 
 import pytest
 import requests
 import yaml
 
-from tests.live.conftest import GUNICORN, ROOT, Server, free_port
+from tests.live.conftest import GUNICORN, ROOT, Server, free_port, unpack, wait_for
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 
 pytestmark = pytest.mark.hardship  # it downloads a package
@@ -32,47 +30,21 @@ def rate(name):
     return f"rate({name}{NAME}[{WINDOW}])"
 
 
+TIMES = ("e2e_request_latency", "inter_token_latency", "time_to_first_token")
+RATES = """
+prompt_tokens_total generation_tokens_total prefix_cache_queries_total prefix_cache_hits_total
+request_queue_time_seconds_sum request_prefill_time_seconds_sum request_decode_time_seconds_sum
+request_inference_time_seconds_sum request_max_num_generation_tokens_sum num_preemptions_total
+"""
+VALUES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+BUCKETS = "request_prompt_tokens request_generation_tokens request_params_n iteration_tokens_total"
 # What vLLM's dashboards ask, of all that has a meaning here.
 QUERIES = [
-    *quantiles("vllm:e2e_request_latency_seconds"),
-    *quantiles("vllm:inter_token_latency_seconds"),
-    *quantiles("vllm:time_to_first_token_seconds"),
-    *(
-        f"{rate(f'vllm:{name}_sum')} / {rate(f'vllm:{name}_count')}"
-        for name in (
-            "e2e_request_latency_seconds",
-            "inter_token_latency_seconds",
-            "time_to_first_token_seconds",
-        )
-    ),
-    *(
-        rate(f"vllm:{name}")
-        for name in (
-            "prompt_tokens_total",
-            "generation_tokens_total",
-            "request_queue_time_seconds_sum",
-            "request_prefill_time_seconds_sum",
-            "request_decode_time_seconds_sum",
-            "request_inference_time_seconds_sum",
-            "request_max_num_generation_tokens_sum",
-            "prefix_cache_queries_total",
-            "prefix_cache_hits_total",
-            "num_preemptions_total",
-        )
-    ),
-    *(
-        f"vllm:{name}{NAME}"
-        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    ),
-    *(
-        f"sum by(le) (increase(vllm:{name}_bucket{NAME}[{WINDOW}]))"
-        for name in (
-            "request_prompt_tokens",
-            "request_generation_tokens",
-            "request_params_n",
-            "iteration_tokens_total",
-        )
-    ),
+    *(query for name in TIMES for query in quantiles(f"vllm:{name}_seconds")),
+    *(f"{rate(f'vllm:{n}_seconds_sum')} / {rate(f'vllm:{n}_seconds_count')}" for n in TIMES),
+    *(rate(f"vllm:{name}") for name in RATES.split()),
+    *(f"vllm:{name}{NAME}" for name in VALUES),
+    *(f"sum by(le) (increase(vllm:{n}_bucket{NAME}[{WINDOW}]))" for n in BUCKETS.split()),
     f"sum by(finished_reason) (increase(vllm:request_success_total{NAME}[{WINDOW}]))",
     "count by(model_name) (vllm:generation_tokens_total)",
 ]
@@ -84,14 +56,9 @@ OWN = [
     "sum(switchyard_pages) by (state)",
     'process_resident_memory_bytes{job="switchyard"}',
 ]
-
-
 DEPLOY = ROOT / "deploy"
 VARIABLES = {"$__rate_interval": WINDOW, "$model": ".*", "$key": ".*"}
-SELDOM = {  # what a healthy server without a GPU has no value for
-    "Refusals",
-    "GPU memory",
-}
+SELDOM = {"Refusals", "GPU memory"}  # for which a healthy server without a GPU has no value
 
 
 def board():
@@ -114,17 +81,7 @@ def rules():
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
     """Its directory, with the programs of Debian's package in it."""
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        pytest.skip("Prometheus comes from Debian's package, and this is no Debian")
-    root = tmp_path_factory.mktemp("prometheus")
-    fetched = subprocess.run(
-        ["apt-get", "download", "prometheus"], cwd=root, capture_output=True, text=True
-    )
-    packages = list(root.glob("prometheus_*.deb"))
-    if not packages:
-        pytest.skip(f"Debian's package prometheus can't be downloaded: {fetched.stderr}")
-    subprocess.run(["dpkg-deb", "-x", packages[0], root], check=True)
-    return root
+    return unpack(tmp_path_factory.mktemp("prometheus"), "prometheus")
 
 
 @pytest.fixture(scope="module")
@@ -172,35 +129,28 @@ scrape_configs:
     static_configs: [{{targets: ["127.0.0.1:{server.port}"]}}]
 """
     )
+    command = [
+        prometheus / "usr" / "bin" / "prometheus",
+        f"--config.file={prometheus / 'prometheus.yml'}",
+        f"--storage.tsdb.path={prometheus / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     with (prometheus / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                prometheus / "usr" / "bin" / "prometheus",
-                f"--config.file={prometheus / 'prometheus.yml'}",
-                f"--storage.tsdb.path={prometheus / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def ask(query):
-        answer = requests.get(
-            f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}, timeout=10
-        ).json()
+        url = f"http://127.0.0.1:{port}/api/v1/query"
+        answer = requests.get(url, params={"query": query}, timeout=10).json()
         assert answer["status"] == "success", (query, answer)
         return answer["data"]["result"]
 
+    def is_scraped():
+        with contextlib.suppress(requests.ConnectionError, LookupError):
+            return int(ask("count_over_time(up[60s])")[0]["value"][1]) >= 10
+
     try:
         with traffic(server):
-            deadline = time.monotonic() + 60
-            while True:
-                with contextlib.suppress(requests.ConnectionError, LookupError):
-                    scraped = ask("count_over_time(up[60s])")
-                    if int(scraped[0]["value"][1]) >= 10:
-                        break
-                assert time.monotonic() < deadline, (prometheus / "log").read_text()
-                time.sleep(0.2)
+            wait_for(is_scraped, says=(prometheus / "log").read_text)
             yield ask
     finally:
         process.terminate()
@@ -233,31 +183,22 @@ def test_the_names_that_the_alarms_ask_for_are_there(ask):
 
 
 def test_promtool_finds_no_fault_in_configurations_and_alarms(prometheus, tmp_path):
-    places = [
-        DEPLOY / "prometheus" / "prometheus.yml",
-        DEPLOY / "container" / "prometheus.yml",
-    ]
+    places = [DEPLOY / name / "prometheus.yml" for name in ("prometheus", "container")]
     (tmp_path / "rules.yml").write_text((DEPLOY / "prometheus" / "rules.yml").read_text())
     (tmp_path / "key").write_text("")
     for place in places:
         config = tmp_path / "prometheus.yml"
         config.write_text(re.sub(r"(credentials_file: )[\w/.]+", r"\1key", place.read_text()))
-        checked = subprocess.run(
-            [prometheus / "usr" / "bin" / "promtool", "check", "config", config],
-            capture_output=True,
-            text=True,
-        )
+        command = [prometheus / "usr" / "bin" / "promtool", "check", "config", config]
+        checked = subprocess.run(command, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr
         assert f"{len([*rules()])} rules found" in checked.stdout
 
 
 def test_promtool_finds_nothing_but_vllms_colon(prometheus, server):
-    text = requests.get(f"{server.url}/metrics", headers=bearer("prom"), timeout=10).content
-    checked = subprocess.run(
-        [prometheus / "usr" / "bin" / "promtool", "check", "metrics"],
-        input=text,
-        capture_output=True,
-    )
-    told = (checked.stdout + checked.stderr).decode().splitlines()
+    text = server.get("/metrics", headers=bearer("prom")).text
+    command = [prometheus / "usr" / "bin" / "promtool", "check", "metrics"]
+    checked = subprocess.run(command, input=text, capture_output=True, text=True)
+    told = (checked.stdout + checked.stderr).splitlines()
     vllms = "':'|^vllm:iteration_tokens_total non-counter"  # names as they are
     assert [line for line in told if not re.search(vllms, line)] == []

@@ -6,20 +6,18 @@ import itertools
 import json
 import os
 import re
-import shutil
-import socket
 import subprocess
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 import requests
 import websocket
 from requests.adapters import HTTPAdapter
 
-from tests.faults.conftest import SCRIPTED
+from tests.faults.conftest import SCRIPTED, open_request
 from tests.faults.paced import HANG, PAUSE
-from tests.live.conftest import ROOT, free_port
+from tests.live.conftest import ROOT, free_port, unpack, wait_for
 from tests.live.test_shared_engine import Shared
 from tests.operations.conftest import KeysFile, bearer, entry
 
@@ -73,29 +71,14 @@ CADDY = ["usr/bin/caddy", "run", "--adapter", "caddyfile", "--config"]
 COMMANDS = {
     "nginx": (of_nginx, "nginx.conf", ["usr/sbin/nginx", "-p", ".", "-c"]),
     "haproxy": (of_haproxy, "haproxy.cfg", ["usr/sbin/haproxy", "-f"]),
-    "caddy": (
-        of_caddy,
-        "Caddyfile",
-        ["usr/bin/caddy", "run", "--adapter", "caddyfile", "--config"],
-    ),
+    "caddy": (of_caddy, "Caddyfile", CADDY),
 }
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     """The directory that has them."""
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        pytest.skip("the proxies come from Debian's packages, and this is no Debian")
-    root = tmp_path_factory.mktemp("proxies")
-    fetched = subprocess.run(
-        ["apt-get", "download", *PACKAGES], cwd=root, capture_output=True, text=True
-    )
-    packages = list(root.glob("*.deb"))
-    if len(packages) != len(PACKAGES):
-        pytest.skip(f"Debian's packages can't be downloaded: {fetched.stderr}")
-    for package in packages:
-        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
-    return root
+    return unpack(tmp_path_factory.mktemp("proxies"), *PACKAGES)
 
 
 @contextlib.contextmanager
@@ -106,11 +89,9 @@ def in_front(programs, name, *servers):
     config = programs / f"{name}-{port}.conf"
     config.write_text(adapt((FILES / file).read_text(), programs, port, servers))
     libraries = ":".join(str(path) for path in programs.glob("usr/lib/*-linux-gnu"))
-    process = subprocess.Popen(
-        [programs / command[0], *command[1:], config],
-        cwd=programs,
-        env=os.environ | {"LD_LIBRARY_PATH": libraries, "HOME": str(programs)},
-    )
+    command = [programs / command[0], *command[1:], config]
+    environment = os.environ | {"LD_LIBRARY_PATH": libraries, "HOME": str(programs)}
+    process = subprocess.Popen(command, cwd=programs, env=environment)
     try:
         url = f"http://127.0.0.1:{port}"
         session = requests.Session()
@@ -154,17 +135,12 @@ def place_of_the_second(url, forged=""):
     behind all of them. `forged`: what the second says that it is.
     """
     ended = []
-    first = [
-        threading.Thread(target=ask, args=(url, "127.0.0.2", ended, "first", ""))
-        for _ in range(CROWD)
-    ]
-    for thread in first:
-        thread.start()
-    while waiting(url) < CROWD - 1:
-        pass
-    ask(url, "127.0.0.3", ended, "second", forged)
-    for thread in first:
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(CROWD) as pool:
+        arguments = url, "127.0.0.2", ended, "first", ""
+        first = [pool.submit(ask, *arguments) for _ in range(CROWD)]
+        wait_for(lambda: waiting(url) >= CROWD - 1)
+        ask(url, "127.0.0.3", ended, "second", forged)
+        assert [one.result() for one in first] == [None] * CROWD
     return sum(1 for _ in itertools.takewhile(lambda who: who == "first", ended))
 
 
@@ -297,30 +273,19 @@ def test_a_stream_of_half_a_minute_comes_whole_in_many_pieces(scripted, programs
 def test_whoever_leaves_has_its_request_cancelled(scripted, programs, name, is_streamed):
     server = scripted().wait_until_ready()
     with in_front(programs, name, server) as url:
-        connection = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 20)
-        data = json.dumps({**ENDLESS, "stream": is_streamed}).encode()
-        head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-        connection.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\n{head}\r\n\r\n".encode() + data)
+        proxy = SimpleNamespace(port=int(url.rpartition(":")[2]))
+        connection = open_request(proxy, {**ENDLESS, "stream": is_streamed})
         if is_streamed:
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-        until(lambda: waiting(server.url) == 1)
+        wait_for(lambda: waiting(server.url) == 1, 10)
         connection.close()
-        began = time.monotonic()
-        until(lambda: waiting(server.url) == 0)
-        print(f"{name}: over after {time.monotonic() - began:.2f} s")
-        until(lambda: clients_gone(server.url) == 1)
+        wait_for(lambda: waiting(server.url) == 0, 10)
+        wait_for(lambda: clients_gone(server.url) == 1, 10)
 
 
 def clients_gone(url):
     text = requests.get(f"{url}/metrics", timeout=20).text
     return sum(float(n) for n in re.findall(r"(?m)^switchyard_clients_gone_total.* (\S+)$", text))
-
-
-def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -351,13 +316,10 @@ def test_a_websocket_comes_through(scripted, programs, name):
     server = scripted().wait_until_ready()
     with in_front(programs, name, server) as url:
         where = url.replace("http", "ws") + "/v1/stream"
-        connection = websocket.create_connection(where, timeout=30, origin=url)
-        try:
+        with contextlib.closing(websocket.create_connection(where, timeout=30, origin=url)) as ours:
             request = {"type": "generate", "id": "a", "prompt": "x", "max_tokens": 3}
-            connection.send(json.dumps(request))
+            ours.send(json.dumps(request))
             types = []
             while "end" not in types:
-                types.append(json.loads(connection.recv())["type"])
+                types.append(json.loads(ours.recv())["type"])
             assert "error" not in types
-        finally:
-            connection.close()

@@ -2,18 +2,16 @@
 
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 
 import pytest
-import requests
 
 from tests.conftest import DEMO, make_model
 from tests.live.conftest import GUNICORN, ROOT, Server
+from tests.live.test_serving import in_threads
 
 NUM_CLIENTS = 64
 PROMPTS = ["Once upon a time", "One day, a girl", "The dog", "Lily"]
@@ -57,22 +55,15 @@ def ask(server, model, prompt, stream=False):
     body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "stream": stream}
     response = server.post("/v1/completions", body)
     assert response.status_code == 200, response.text
-    bodies = [response.json()] if not stream else events(response.text)
-    prints = {body["system_fingerprint"] for body in bodies}
-    [fingerprint] = prints
+    events = [event.removeprefix("data: ") for event in response.text.split("\n\n")]
+    bodies = [json.loads(event) for event in events if event and event != "[DONE]"]
+    [fingerprint] = {body["system_fingerprint"] for body in bodies}
     return fingerprint, "".join(c["text"] for body in bodies for c in body["choices"])
-
-
-def events(text):
-    lines = (line.removeprefix("data: ") for line in text.split("\n\n"))
-    return [json.loads(line) for line in lines if line and line != "[DONE]"]
 
 
 def run(server, *arguments):
     command = [sys.executable, "-m", "switchyard", "models", "--url", server.url, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ
-    )
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_clients_of_both_get_their_own_texts_over_a_swap(pair):
@@ -80,28 +71,20 @@ def test_clients_of_both_get_their_own_texts_over_a_swap(pair):
     for model, prompt in itertools.product(("demo", "random"), PROMPTS):
         fingerprint, text = ask(pair, model, prompt)
         expected[fingerprint, prompt] = text
-    begun = threading.Barrier(NUM_CLIENTS + 1)
-    found, faults = Counter(), []
+    found = Counter()
 
     def client(number):
+        if number == NUM_CLIENTS:
+            told = run(pair, "load", "random", "--model", "other")
+            assert told.returncode == 0 and "beside the old one" in told.stdout, told
+            return
         model = ("demo", "random")[number % 2]
-        try:
-            begun.wait(60)
-            for i in range(6):
-                prompt = PROMPTS[(number + i) % len(PROMPTS)]
-                found[model, prompt, *ask(pair, model, prompt, stream=i % 2 == 0)] += 1
-        except Exception as error:
-            faults.append(error)
+        for i in range(6):
+            prompt = PROMPTS[(number + i) % len(PROMPTS)]
+            found[model, prompt, *ask(pair, model, prompt, stream=i % 2 == 0)] += 1
 
-    threads = [threading.Thread(target=client, args=(i,)) for i in range(NUM_CLIENTS)]
-    for thread in threads:
-        thread.start()
-    begun.wait(60)
-    told = run(pair, "load", "random", "--model", "other")
-    assert told.returncode == 0 and "beside the old one" in told.stdout, told
-    for thread in threads:
-        thread.join(120)
-    assert faults == [] and sum(found.values()) == 6 * NUM_CLIENTS
+    in_threads(client, range(NUM_CLIENTS + 1))
+    assert sum(found.values()) == 6 * NUM_CLIENTS
     for prompt in PROMPTS:
         fingerprint, text = ask(pair, "random", prompt)
         assert (fingerprint, prompt) not in expected  # other weights have answered
@@ -133,7 +116,7 @@ def test_no_model_takes_more_than_this_machine_has(pair):
     assert ask(pair, "random", PROMPTS[0])  # which loads it: a refused load must cost nothing
     done = run(pair, "load", "random", "--set", "cache_tokens=2560000000")
     assert done.returncode == 1 and "409: no room for the model" in done.stderr
-    assert requests.get(f"{pair.url}/health/ready", timeout=10).status_code == 200
+    assert pair.get("/health/ready").status_code == 200
     assert ask(pair, "random", PROMPTS[0])
 
 

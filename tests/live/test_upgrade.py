@@ -1,15 +1,16 @@
 """A new server in the place of an old one, under load: no request is lost."""
 
+import concurrent.futures
+import contextlib
 import json
 import re
 import threading
 import time
 
-import pytest
 import requests
 
 from tests.faults.conftest import SCRIPTED
-from tests.live.conftest import Server
+from tests.live.conftest import Server, wait_for
 
 NUM_CLIENTS = 32
 TOKENS = 40  # of 10 ms each
@@ -28,16 +29,8 @@ class AskingClient:
         self.answered = []  # by which server, by its version of the model's name
         self.lost = []
         self.num_retries = 0
-        self._thread = threading.Thread(target=self._run, name=f"client {number}")
 
-    def start(self):
-        self._thread.start()
-
-    def join(self):
-        self._thread.join(2 * WAIT)
-        assert not self._thread.is_alive()
-
-    def _run(self):
+    def run(self):
         with requests.Session() as session:
             while not self.may_stop.is_set():
                 try:
@@ -67,77 +60,56 @@ class AskingClient:
     def _read(self, answer):
         """The model's name. All of the text must be there."""
         assert answer.status_code == 200, answer.text
+        frames = [answer.text]
         if self.is_streamed:
             frames = re.findall(r"data: (\{.*\})\n", answer.text)
             assert answer.text.endswith("data: [DONE]\n\n"), answer.text[-200:]
-        else:
-            frames = [answer.text]
         bodies = [json.loads(frame) for frame in frames]
         text = "".join(body["choices"][0]["text"] for body in bodies)
         assert text.split() == [str(i) for i in range(TOKENS)]
         return bodies[0]["model"]
 
 
-@pytest.fixture
-def clients():
-    """Starts clients; returns them. They are stopped in the end."""
-    started = []
-
-    def start(url):
-        started.extend(AskingClient(url, number) for number in range(NUM_CLIENTS))
-        for client in started:
-            client.start()
-        return started
-
-    yield start
-    stop(started)
-
-
-def stop(clients):
-    for client in clients:
-        client.may_stop.set()
-    for client in clients:
-        client.join()
+@contextlib.contextmanager
+def asking(url):
+    """Clients that ask, meanwhile."""
+    clients = [AskingClient(url, number) for number in range(NUM_CLIENTS)]
+    with concurrent.futures.ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        for client in clients:
+            pool.submit(client.run)
+        try:
+            yield clients
+        finally:
+            for client in clients:
+                client.may_stop.set()
 
 
-def wait_until(condition, seconds=WAIT):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_a_new_server_takes_the_place_of_one_that_ends_under_load(tmp_path, model_path, clients):
+def test_a_new_server_takes_the_place_of_one_that_ends_under_load(start, tmp_path, model_path):
     settings = dict(model=model_path, max_batch_size=NUM_CLIENTS)
-    old = Server(SCRIPTED, tmp_path, name="old", **settings).wait_until_ready()
+    old = start(SCRIPTED, name="old", **settings).wait_until_ready()
     (tmp_path / "new").mkdir()
-    new = None
-    asking = clients(old.url)
+    new = Server(SCRIPTED, tmp_path / "new", old.port, name="new", bind_wait=60, **settings)
     try:
-        wait_until(lambda: all("old" in client.answered for client in asking))
-        new = Server(SCRIPTED, tmp_path / "new", old.port, name="new", bind_wait=60, **settings)
-        wait_until(lambda: f"127.0.0.1:{old.port} is taken: waiting 60 s" in new.output)
-        counts = [len(client.answered) for client in asking]
-        wait_until(lambda: all(len(c.answered) > n for c, n in zip(asking, counts, strict=True)))
-        assert old.stop() == 0, old.output
-        wait_until(lambda: all("new" in client.answered for client in asking))
+        with asking(old.url) as clients:
+            wait_for(lambda: all("old" in client.answered for client in clients))
+            new.wait_to_say(f"127.0.0.1:{old.port} is taken: waiting 60 s")
+            counts = [len(one.answered) for one in clients]
+            wait_for(lambda: all(len(c.answered) > n for c, n in zip(clients, counts, strict=True)))
+            assert old.stop() == 0, old.output
+            wait_for(lambda: all("new" in client.answered for client in clients))
     finally:
-        stop(asking)
-        assert old.stop() == 0
-        if new is not None:
-            assert new.stop() == 0, new.output
-    assert [client.lost for client in asking if client.lost] == []
-    for client in asking:
+        assert new.stop() == 0, new.output
+    assert [client.lost for client in clients if client.lost] == []
+    for client in clients:
         first = client.answered.index("new")
         assert set(client.answered[:first]) == {"old"} and set(client.answered[first:]) == {"new"}
-    assert sum(client.num_retries for client in asking) > 0
+    assert sum(client.num_retries for client in clients) > 0
 
 
 def test_a_server_waits_no_longer_than_it_is_told(tmp_path, model_path, start):
-    old = start(SCRIPTED)
-    old.wait_until_ready()
+    old = start(SCRIPTED).wait_until_ready()
     (tmp_path / "new").mkdir()
     new = Server(SCRIPTED, tmp_path / "new", old.port, model=model_path, bind_wait=0.3)
     assert new.process.wait(60) == 1
     assert f"127.0.0.1:{old.port} is taken by another program" in new.output
-    assert requests.get(f"{old.url}/health/live", timeout=30).status_code == 200
+    assert old.get("/health/live").status_code == 200
