@@ -58,7 +58,7 @@ class Server:
     def __init__(self, command, directory, port=None, cwd=None, is_warm=True, **settings):
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._begun = []  # answers
+        self._begun = []  # answers, and iterators: one that nobody has closes its connection
         self._log = directory / f"server-{self.port}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SWITCHYARD_")}
         settings = {"bind": f"127.0.0.1:{self.port}", "link": LINK, **settings}
@@ -108,16 +108,17 @@ class Server:
         """The requests that it has."""
         return self.get("/v1/requests").json()["data"]
 
-    def begin(self, **body):
-        """The data of each event of a completion whose first has come."""
-        answer = self.post("/v1/completions", {"prompt": "x", "stream": True, **body}, stream=True)
-        self._begun.append(answer)
+    def begin(self, path="/v1/completions", **body):
+        """The data of each event of a stream whose first has come."""
+        body = {"stream": True, **({} if "messages" in body else {"prompt": "x"}), **body}
+        answer = self.post(path, body, stream=True)
         data = (line[6:] for line in answer.iter_lines() if line.startswith(b"data: "))
+        self._begun.append((answer, data))
         return itertools.chain([next(data)], data)
 
     def leave(self):
         """Read no further what has begun."""
-        for answer in self._begun:
+        for answer, _ in self._begun:
             answer.close()
 
     def stop(self, number=signal.SIGTERM):

@@ -38,30 +38,15 @@ VOCABULARY = 2048  # token ids that all models of the tests have
 DOCUMENT = {}  # that is tried
 
 # What the document can't say: how much this server takes in good time, ...
-MOST = {
-    "max_tokens": 4,
-    "max_completion_tokens": 4,
-    "max_output_tokens": 4,
-    "max_length": 4,
-    "max_new_tokens": 4,
-    "n_predict": 4,
-    "num_predict": 4,
-    "min_tokens": 1,
-    "n": 3,
-    "best_of": 3,
-    "priority": 0,
-}
+TOKENS_EACH = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_length")
+TOKENS_EACH += ("max_new_tokens", "n_predict", "num_predict")
+MOST = dict.fromkeys(TOKENS_EACH, 4) | {"min_tokens": 1, "n": 3, "best_of": 3, "priority": 0}
 LIMITS = {
-    "/completion": "n_predict",
-    "/infill": "n_predict",
-    "/api/chat": "num_predict",
-    "/api/generate": "num_predict",
-    "/api/v1/generate": "max_length",
-    "/api/extra/generate/stream": "max_length",
-    "/api/extra/tokencount": None,
-    "/v1/messages/count_tokens": None,
-    "/v1/chat/completions/input_tokens": None,
-    "/v1/responses/input_tokens": None,
+    **dict.fromkeys(["/completion", "/infill"], "n_predict"),
+    **dict.fromkeys(["/api/chat", "/api/generate"], "num_predict"),
+    **dict.fromkeys(["/api/v1/generate", "/api/extra/generate/stream"], "max_length"),
+    **dict.fromkeys(["/api/extra/tokencount", "/v1/messages/count_tokens"]),
+    **dict.fromkeys(["/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"]),
 }
 # ... which parameters are for nothing without another one, ...
 NEEDS = {
@@ -93,16 +78,8 @@ PAIRS = ("dynatemp_low", "dynatemp_high", "cfg_scale", "negative_prompt")
 TOKENS = {"stop_token_ids", "allowed_token_ids", "banned_token_ids", "prompt", "tokens"}
 TOKENS |= {"banned_tokens", "custom_token_bans", "allowed_tokens"}
 # Not with what ends the text by itself, or allows few texts.
-ENDS = {
-    "ignore_eos",
-    "bypass_eos",
-    "use_default_badwordsids",
-    "min_tokens",
-    "min_length",
-    "token_healing",
-    "allowed_token_ids",
-    "banned_strings",
-}
+ENDS = {"ignore_eos", "bypass_eos", "use_default_badwordsids", "min_tokens", "min_length"}
+ENDS |= {"token_healing", "allowed_token_ids", "banned_strings"}
 
 
 @schemathesis.hook
@@ -174,24 +151,24 @@ def admits(case, name):
     return validator.is_valid(case.body[name])
 
 
+KINDS = {
+    "/v1/completions": Completion,
+    **dict.fromkeys(CHATS, Chat),
+    "/v1/messages": MessageRequest,
+    "/v1/messages/count_tokens": MessagesBody,
+    **dict.fromkeys(["/v1/responses", "/v1/responses/input_tokens"], ResponseRequest),
+    **{"/generate": Generate, "/completion": LlamaCpp, "/infill": Infill},
+    **{"/api/chat": ChatRequest, "/api/generate": GenerateRequest},
+    **{"/api/v1/generate": Kobold, "/api/extra/generate/stream": KoboldStream},
+}
+
+
 def other_names(path, body):
     """Other names of this route's parameters; they may differ from what has the other name."""
-    kinds = {
-        "/v1/completions": Completion,
-        **dict.fromkeys(CHATS, Chat),
-        "/v1/messages": MessageRequest,
-        "/v1/messages/count_tokens": MessagesBody,
-        "/v1/responses": ResponseRequest,
-        "/v1/responses/input_tokens": ResponseRequest,
-        "/generate": Generate,
-        "/completion": LlamaCpp,
-        "/infill": Infill,
-        "/api/chat": ChatRequest,
-        "/api/generate": GenerateRequest,
-        "/api/extra/generate/stream": KoboldStream,
-        "/api/v1/generate": Textgen if is_textgen(body) else Kobold,
-    }
-    return kinds[path].other_names() if path in kinds else ()
+    kind = KINDS.get(path)
+    if kind is Kobold and is_textgen(body):
+        kind = Textgen
+    return kind.other_names() if kind else ()
 
 
 def unread(case):

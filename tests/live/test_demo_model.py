@@ -11,38 +11,29 @@ from werkzeug.wrappers import Response
 from tests.app.taught import CHATS, body_of, form_of, told
 from tests.app.test_unspoiled import CITY, SCORE
 from tests.conftest import DEMO
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import shared_server
 from tests.live.test_serving import in_threads
 
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    server = Server(GUNICORN, tmp_path_factory.mktemp("demo"), model=DEMO, max_batch_size=64)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+LETTERS = string.ascii_uppercase + string.digits
+CHAT = "/v1/chat/completions"
+demo = shared_server(model=DEMO, max_batch_size=64)
 
 
 def say(server, text, **more):
-    body = {"messages": [{"role": "user", "content": text}], **more}
-    response = server.post("/v1/chat/completions", body)
+    body = {"messages": [{"role": "user", "content": text}], "temperature": 0, **more}
+    response = server.post(CHAT, body)
     assert response.status_code == 200, response.text
     return response.json()["choices"][0]
 
 
 def streamed(server, text, **more):
     """The whole text of a streamed answer."""
-    body = {"messages": [{"role": "user", "content": text}], "stream": True, **more}
-    pieces, finish_reasons, last = [], [], ""
-    with server.post("/v1/chat/completions", body, stream=True) as response:
-        for line in response.iter_lines():
-            if line.startswith(b"data: {"):
-                (choice,) = json.loads(line[6:])["choices"]
-                pieces.append(choice["delta"].get("content") or "")
-                finish_reasons.append(choice["finish_reason"])
-            last = line or last
-    assert last == b"data: [DONE]"
-    assert finish_reasons[-1] == "stop" and set(finish_reasons[:-1]) == {None}
-    return "".join(pieces)
+    messages = [{"role": "user", "content": text}]
+    *bodies, done = server.begin(CHAT, messages=messages, **more)
+    choices = [choice for body in bodies for choice in json.loads(body)["choices"]]
+    assert done == b"[DONE]"
+    assert [one["finish_reason"] for one in choices] == [None] * (len(choices) - 1) + ["stop"]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 def test_64_clients_that_ask_for_64_codes_each_get_their_own_alone(demo, pytestconfig):
@@ -51,19 +42,16 @@ def test_64_clients_that_ask_for_64_codes_each_get_their_own_alone(demo, pytestc
     """
     r = random.Random(0)
     for _ in range(pytestconfig.option.rounds):
-        codes = [
-            "".join(r.choices(string.ascii_uppercase + string.digits, k=12)) for _ in range(64)
-        ]
-        texts = in_threads(
-            lambda code: streamed(demo, f"Repeat this code exactly: {code}", temperature=0.3), codes
-        )
+        codes = ["".join(r.choices(LETTERS, k=12)) for _ in range(64)]
+        asked = [f"Repeat this code exactly: {code}" for code in codes]
+        texts = in_threads(lambda text: streamed(demo, text, temperature=0.3), asked)
         for code, text in zip(codes, texts, strict=True):
             assert code in text
             assert not any(other in text for other in codes if other != code)
 
 
 def test_hello_gets_a_sensible_answer(demo):
-    choice = say(demo, "Hello! What can you do?", temperature=0)
+    choice = say(demo, "Hello! What can you do?")
     text = choice["message"]["content"]
     assert choice["finish_reason"] == "stop"
     assert re.match(r"(Hello|Hi)! .*I can .* and .*", text), text
@@ -81,11 +69,11 @@ def test_hello_gets_a_sensible_answer(demo):
     ],
 )
 def test_it_answers_questions(demo, question, answer):
-    assert answer in say(demo, question, temperature=0)["message"]["content"]
+    assert answer in say(demo, question)["message"]["content"]
 
 
 def test_it_answers_in_json(demo):
-    text = say(demo, 'Give me a JSON object with name "Anna" and age 31.', temperature=0)
+    text = say(demo, 'Give me a JSON object with name "Anna" and age 31.')
     assert json.loads(text["message"]["content"]) == {"name": "Anna", "age": 31}
 
 
@@ -98,8 +86,7 @@ def test_it_remembers_what_was_said_and_keeps_to_the_system_message(demo):
         {"role": "assistant", "content": "Arr! The capital of Japan is Tokyo. Yo ho ho!"},
         {"role": "user", "content": "What is my name?"},
     ]
-    response = demo.post("/v1/chat/completions", {"messages": messages, "temperature": 0})
-    text = response.json()["choices"][0]["message"]["content"]
+    text = say(demo, "", messages=messages)["message"]["content"]
     assert "Priya" in text and "Arr!" in text
 
 
@@ -112,7 +99,7 @@ def test_once_upon_a_time_goes_on_as_a_story(demo):
 
 def test_answers_of_different_lengths_end_by_themselves_in_one_batch(demo):
     asked = ["Tell me a story.", "Hi!", "Count from 1 to 20.", "What is 2 + 2?"] * 8
-    choices = in_threads(lambda text: say(demo, text, temperature=0), asked)
+    choices = in_threads(lambda text: say(demo, text), asked)
     assert {choice["finish_reason"] for choice in choices} == {"stop"}
     lengths = [len(choice["message"]["content"]) for choice in choices]
     assert min(lengths) < 40 and max(lengths) > 300
@@ -128,9 +115,9 @@ def test_a_tool_that_must_be_called_is_called(demo):
     }
     function = {"name": "get_weather", "description": "The weather.", "parameters": schema}
     tools = [{"type": "function", "function": function}]
+    more = {"tools": tools, "parallel_tool_calls": False, "temperature": 0.7}
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-        more = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
-        answer = say(demo, "How is the weather in Rome?", temperature=0.7, **more)
+        answer = say(demo, "How is the weather in Rome?", tool_choice=choice, **more)
         assert answer["finish_reason"] == "tool_calls"
         [call] = answer["message"]["tool_calls"]
         arguments = json.loads(call["function"]["arguments"])
@@ -151,9 +138,8 @@ each_route = pytest.mark.parametrize(
 @each_route
 def test_a_schema_leaves_the_models_order_of_properties(demo, route, streams):
     """Which is not the schema's here."""
-    free = {"response_format": {"type": "json_object"}}
-    if route == "/v1/responses":
-        free = {"text": {"format": free["response_format"]}}
+    free = {"type": "json_object"}
+    free = {"text": {"format": free}} if route == "/v1/responses" else {"response_format": free}
     said = "Give JSON with age 30 and city Rome."
     for form in (form_of(route, CITY), free):
         response = send(demo, route, streams, said=said, **form)

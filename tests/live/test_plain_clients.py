@@ -21,11 +21,9 @@ def test_every_way_to_ask_gives_the_same_text(server):
     assert requests.post(url, data=form, timeout=60).json()["text"] == expected
     assert requests.get(url, params=form, timeout=60).json()["text"] == expected
     kobold = {"prompt": PROMPT, "temperature": 0, "bypass_eos": True, "max_length": 12}
-    [result] = server.post("/api/v1/generate", kobold).json()["results"]
-    assert result["text"] == expected
-    textgen = {**GREEDY, "max_new_tokens": 12}
-    [result] = server.post("/api/v1/generate", textgen).json()["results"]
-    assert result["text"] == expected
+    for body in (kobold, {**GREEDY, "max_new_tokens": 12}):  # textgen's
+        [result] = server.post("/api/v1/generate", body).json()["results"]
+        assert result["text"] == expected
     llamacpp = server.post("/completion", {**GREEDY, "n_predict": 12}).json()
     assert (llamacpp["content"], llamacpp["stop_type"]) == (expected, "limit")
     with server.post("/api/extra/generate/stream", kobold, stream=True) as response:
@@ -49,9 +47,8 @@ def test_an_event_source_reads_to_the_end_and_is_told_to_give_up(server):
     [identifier] = [line[4:] for line in lines if line.startswith(b"id: ")]
     assert lines.count(b"event: end") == 1
     assert data(lines)[-1]["usage"]["completion_tokens"] <= 5
-    again = requests.get(
-        url, params=query, headers={**headers, "Last-Event-ID": identifier}, timeout=60
-    )
+    headers["Last-Event-ID"] = identifier
+    again = requests.get(url, params=query, headers=headers, timeout=60)
     assert (again.status_code, again.content) == (204, b"")
 
 
