@@ -4,7 +4,6 @@ import collections
 import contextlib
 import errno
 import itertools
-import json
 import logging
 import os
 import queue
@@ -224,11 +223,14 @@ def test_what_gunicorn_closes_is_not_waited_for(handled):
                 assert connection.sock.recv(1) == b""
 
 
-def test_after_want_of_room_a_worker_does_not_accept_for_a_while(make_worker, listener, caplog):
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_after_want_of_room_a_worker_does_not_accept_for_a_while(
+    make_worker, listener, caplog, number
+):
     worker = make_worker(nr_conns=0, sockets=[listener], log=logging.getLogger())
     worker._accepting, worker._accept_from = False, 0.0
     worker.set_accept_enabled(True)
-    worker.accept(failing_listener(errno.EMFILE))
+    worker.accept(failing_listener(number))
     for _ in range(2):
         assert not worker._accepting and not worker.poller.get_map()
         worker.set_accept_enabled(True)
@@ -276,20 +278,6 @@ def test_a_drain_gives_jobs_the_grace_and_readers_what_is_left_of_it(
     assert closed == [({"drain": grace, "timeout": RELEASE}, True)]  # refusals until then
     assert not worker.alive
     assert 0.9 * left < seconds <= left
-
-
-def test_the_end_tells_how_many_requests_it_waits_for(capsys):
-    settings = types.SimpleNamespace(grace=2.5, log_format="text")
-    for identifiers, told in (("", ""), ("aa", "1 request"), ("aab", "2 requests")):
-        jobs = [types.SimpleNamespace(request_id=one) for one in identifiers]
-        model = types.SimpleNamespace(jobs=lambda timeout, jobs=jobs: jobs)
-        module._announce(types.SimpleNamespace(engines=[model]), settings)
-        again = "a second Ctrl-C or SIGTERM ends it now"
-        line = f"switchyard: finishing {told}, 2.5 s at most; {again}\n"
-        assert capsys.readouterr().out == (line if told else "")
-    settings.log_format = "json"
-    module._announce(types.SimpleNamespace(engines=[model]), settings)
-    assert json.loads(capsys.readouterr().out)["message"] == line.strip()
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def wait_until_not_ready(server):
     [("SIGTERM", "json"), ("SIGINT", "text"), ("Ctrl-C", "text"), ("/admin/drain", "text")],
 )
 def test_every_stream_ends_with_done_and_newcomers_are_told(start, how, log_format):
-    server = start(SCRIPTED, grace=4, log_format=log_format).wait_until_ready()
+    server = start(SCRIPTED, grace=4.5, log_format=log_format).wait_until_ready()
     # 1 second, and 20; two jobs are one request.
     streams = [server.begin(max_tokens=n, n=1 + (n < 2000)) for n in [100] * 8 + [2000] * 16]
     end(server, how)
@@ -63,7 +63,8 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how, log_form
     assert [end["choices"][0]["finish_reason"] for end in ends[:8]] == ["length"] * 8
     assert [end["error"]["code"] for end in ends[8:]] == ["shutting_down"] * 16
     assert server.process.wait(20) == 0
-    says = "switchyard: finishing 24 requests, 4 s at most; a second Ctrl-C or SIGTERM ends it now"
+    says = "switchyard: finishing 24 requests, 4.5 s at most; "
+    says += "a second Ctrl-C or SIGTERM ends it now"
     says = f'"message": "{says}"}}\n' if log_format == "json" else f"{says}\n"
     assert server.output.count("finishing") == server.output.count(says) == 1
 
@@ -124,6 +125,7 @@ def test_a_second_signal_ends_at_once(start, second):
     assert server.process.wait(20) == 0
     assert time.monotonic() - begin < 15  # of 20 that the stream would take
     assert last(stream)["error"]["code"] == "shutting_down"
+    assert "switchyard: finishing 1 request, 60 s at most; " in server.output
 
 
 def test_an_idle_server_ends_soon_and_has_nothing_to_say(start):

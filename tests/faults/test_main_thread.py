@@ -1,8 +1,6 @@
 """The worker's main thread: connections that end, and the ends of the worker itself."""
 
-import errno
 import io
-import logging
 import os
 import select
 import signal
@@ -18,7 +16,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from switchyard.server import worker as module
 from switchyard.server.worker import _announce, _exit_in
 from tests.faults.heads import connection
-from tests.faults.test_connections import connect, failing_listener, listener, make_worker
+from tests.faults.test_connections import connect, listener, make_worker
 
 __all__ = ["connect", "connection", "listener", "make_worker"]
 
@@ -101,14 +99,6 @@ def test_a_connection_that_breaks_is_closed_and_counts_no_more(make_worker, wher
     assert connection.sock.fileno() < 0
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_whatever_a_system_lacks_a_worker_accepts_later(make_worker, listener, number):
-    worker = make_worker(nr_conns=0, sockets=[listener], _accepting=True, log=logging.getLogger())
-    worker.poller.register(listener, select.EPOLLIN, None)
-    worker.accept(failing_listener(number))
-    assert not worker._accepting and worker._accept_from > 0
-
-
 def test_a_request_thread_counts_as_busy_while_it_serves(make_worker, monkeypatch, connection):
     worker = make_worker(_request=threading.local())
     busy = []
@@ -121,19 +111,6 @@ def test_a_request_thread_counts_as_busy_while_it_serves(make_worker, monkeypatc
     assert worker.handle(connection) is True
     assert busy == [(1, connection)]
     assert (worker._threads.num_busy, worker._request.connection) == (0, None)
-
-
-def test_whoever_has_reset_its_connection_is_not_served(make_worker, accepted, monkeypatch):
-    worker, served = make_worker(_request=threading.local()), []
-    monkeypatch.setattr(ThreadWorker, "handle", lambda self, connection: served.append(1))
-    connection = accepted.connection
-    accepted.client.shutdown(socket.SHUT_WR)
-    worker.handle(connection)
-    assert served == [1]  # it may still read
-    accepted.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    accepted.client.close()
-    assert worker.handle(connection) is False
-    assert served == [1] and worker._threads.num_busy == 0
 
 
 def test_a_detached_connection_is_not_touched_until_its_stream_ends(make_worker, connection):

@@ -24,7 +24,7 @@ def helpdesk(tmp_path_factory):
 
 
 @pytest.fixture
-def visitor(helpdesk):
+def visitor():
     with requests.Session() as session:
         yield session
 

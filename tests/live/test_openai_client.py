@@ -154,9 +154,8 @@ def test_logprobs_of_a_completion(complete):
     [choice] = answer.choices
     shown = choice.logprobs
     assert len(shown.tokens) - answer.usage.completion_tokens == (choice.finish_reason == "stop")
-    for i, (token, logprob, top) in enumerate(
-        zip(shown.tokens, shown.token_logprobs, shown.top_logprobs, strict=True)
-    ):
+    told = zip(shown.tokens, shown.token_logprobs, shown.top_logprobs, strict=True)
+    for i, (token, logprob, top) in enumerate(told):
         assert max(top.values()) == top[token] == logprob <= 0  # greedy
         assert 1 <= len(top) <= 3  # fewer if several have the same text
         if i + 1 < len(shown.tokens) and not token.startswith("bytes:"):
@@ -187,22 +186,6 @@ def test_biases_force_tokens_and_forbid_them(complete):
     [forced] = complete(**same, extra_body=more, logit_bias={"400": 100}).choices
     assert forced.logprobs.tokens == ["token_id:400"] * 4
     assert max(forced.logprobs.token_logprobs) < -1  # what the model says, not what was done
-
-
-def test_a_chat_is_biased(chat):
-    answer = chat(messages=HELLO, max_tokens=3, logit_bias={"400": 100}, logprobs=True)
-    assert len({token.token for token in answer.choices[0].logprobs.content}) == 1
-
-
-def test_the_best_of_several(client):
-    same = {"model": "tiny", "prompt": "def", "max_tokens": 5, "seed": 3}
-    own = {"logprobs": 0, "extra_body": {"ignore_eos": True}}
-    every = client.completions.create(**same, **own, n=6)
-    best = client.completions.create(**same, **own, n=2, best_of=6)
-    assert every.usage.total_tokens == best.usage.total_tokens == best.usage.prompt_tokens + 30
-    means = [sum(c.logprobs.token_logprobs) / 5 for c in every.choices]
-    ranked = sorted(range(6), key=lambda i: means[i], reverse=True)
-    assert texts(best) == [every.choices[i].text for i in ranked[:2]]
 
 
 def test_logprobs_of_a_chat(chat):
