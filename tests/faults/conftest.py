@@ -12,11 +12,15 @@ SCRIPTED = [*GUNICORN[:-1], str(ROOT / "tests" / "faults" / "scripted_conf.py")]
 SLOWED = [*GUNICORN[:-1], str(ROOT / "tests" / "faults" / "slowed_conf.py")]
 
 
+def children_of(pid):
+    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
 def worker_of(server):
     """The process id of a server's worker."""
-    pid = server.process.pid
-    [worker] = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(worker)
+    [worker] = children_of(server.process.pid)
+    return worker
 
 
 def open_request(server, body, path="/v1/completions", **more):

@@ -14,7 +14,7 @@ import time
 import pytest
 import requests
 
-from tests.faults.conftest import SCRIPTED, worker_of
+from tests.faults.conftest import SCRIPTED, children_of, worker_of
 from tests.live.conftest import GUNICORN, ROOT
 from tests.live.test_serving import greedy, in_threads
 
@@ -31,8 +31,7 @@ def processes(server):
     """The server's: master, worker, and the engine's if it has one of its own."""
     found = [server.process.pid]
     for pid in found:
-        tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/children")
-        found += [int(child) for task in tasks for child in task.read_text().split()]
+        found += children_of(pid)
     return found
 
 

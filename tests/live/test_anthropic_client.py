@@ -109,25 +109,6 @@ def test_a_stop_sequence_is_told(client):
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[3:5])
 
 
-RUN = {**ASK, "max_tokens": 400, "tool_choice": ONE_TOOL, "max_iterations": 2}
-
-
-def test_the_runner_of_tools_goes_on_without_threads(client):
-    """It asks for one first, and sends the whole conversation once that is refused."""
-    import anthropic
-
-    calls = []
-
-    @anthropic.beta_tool(name="switch", description="Switches.", input_schema=SWITCH)
-    def switch(on: bool) -> str:
-        calls.append(on)
-        return "done"
-
-    messages = list(client.beta.messages.tool_runner(**RUN, tools=[switch]))
-    assert len(messages) == 2 and len(calls) >= 1
-    assert all(message.stop_reason == "tool_use" for message in messages)
-
-
 def test_turns_that_differ_in_their_accounts_share_the_cache(client):
     told = "Answer in one word, and never in two. " * 60
     for accounts in ("0a1b2", "77fe0"):

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.faults.conftest import SCRIPTED, worker_of
+from tests.faults.conftest import SCRIPTED, children_of, worker_of
 from tests.faults.paced import HANG, LOSE_DEVICE
 from tests.live.conftest import ROOT, shared_server, wait_for
 from tests.live.test_serving import greedy, in_threads, prompts, streamed_text
@@ -25,8 +25,7 @@ remote = shared_server(link="process", max_batch_size=64)
 
 def engine_of(server):
     """The process id of the engine of a server."""
-    tasks = pathlib.Path(f"/proc/{worker_of(server)}/task").glob("*/children")
-    [child] = [int(pid) for task in tasks for pid in task.read_text().split()]
+    [child] = children_of(worker_of(server))
     return child
 
 

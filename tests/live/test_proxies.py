@@ -104,6 +104,11 @@ def in_front(programs, name, *servers):
         process.wait(20)
 
 
+@pytest.fixture(params=COMMANDS)
+def front(request, programs):
+    return lambda *servers: in_front(programs, request.param, *servers)
+
+
 class From(HTTPAdapter):
     """Connections from an address of this machine."""
 
@@ -150,34 +155,29 @@ def waiting(url):
     return sum(model["running"] + model["waiting"] for model in models)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("forged", ["", "203.0.113.9"])
-def test_each_address_behind_a_trusted_proxy_has_its_own_share(start, programs, name, forged):
+def test_each_address_behind_a_trusted_proxy_has_its_own_share(start, front, forged):
     server = start(max_batch_size=1, trusted_proxies="127.0.0.1").wait_until_ready()
-    with in_front(programs, name, server) as url:
+    with front(server) as url:
         assert place_of_the_second(url, forged) <= 3
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_forged_address_behind_a_proxy_that_is_not_trusted_changes_nothing(start, programs, name):
+def test_a_forged_address_behind_a_proxy_that_is_not_trusted_changes_nothing(start, front):
     server = start(max_batch_size=1).wait_until_ready()
-    with in_front(programs, name, server) as url:
+    with front(server) as url:
         assert place_of_the_second(url, "203.0.113.9") == CROWD
 
 
 ADDRESSES = [f"127.0.0.{i}" for i in range(2, 14)]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_behind_one_that_hashes_by_client_two_servers_are_as_one(
-    tmp_path, model_path, programs, name
-):
+def test_behind_one_that_hashes_by_client_two_servers_are_as_one(tmp_path, model_path, front):
     """What a server alone knows is found again, and the limits are those of the engine."""
     common = {"trusted_proxies": "127.0.0.1", "resume_timeout": 60, "access_log": "-"}
     with Shared(tmp_path, model_path, max_batch_size=1, max_pending=11, **common) as shared:
         for server in shared.servers:
             server.wait_until_ready()
-        with in_front(programs, name, *shared.servers) as url:
+        with front(*shared.servers) as url:
             for address in ADDRESSES:
                 again_and_taken_up(session_from(address), url, address)
             used = [server.output.count("POST /v1/completions") for server in shared.servers]
@@ -245,20 +245,18 @@ def events(response):
             yield line.removeprefix(b"data: ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_stream_comes_as_it_is_written(scripted, programs, name):
+def test_a_stream_comes_as_it_is_written(scripted, front):
     """What a step that doesn't return has behind it is here, though no more will come."""
     server = scripted(hang_timeout=600, hang_exit=600).wait_until_ready()
-    with in_front(programs, name, server) as url, stream(url, seed=HANG) as response:
+    with front(server) as url, stream(url, seed=HANG) as response:
         told = events(response)
         while "1" not in json.loads(next(told))["choices"][0]["text"]:
             pass
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_stream_of_half_a_minute_comes_whole_in_many_pieces(scripted, programs, name):
+def test_a_stream_of_half_a_minute_comes_whole_in_many_pieces(scripted, front):
     server = scripted().wait_until_ready()
-    with in_front(programs, name, server) as url, stream(url, **LONG) as response:
+    with front(server) as url, stream(url, **LONG) as response:
         pieces = list(response.raw.stream(65536))
     text = b"".join(pieces).decode()
     *told, end = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
@@ -268,11 +266,10 @@ def test_a_stream_of_half_a_minute_comes_whole_in_many_pieces(scripted, programs
     assert len(pieces) > LONG["max_tokens"] / 2
 
 
-@pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("is_streamed", [True, False])
-def test_whoever_leaves_has_its_request_cancelled(scripted, programs, name, is_streamed):
+def test_whoever_leaves_has_its_request_cancelled(scripted, front, is_streamed):
     server = scripted().wait_until_ready()
-    with in_front(programs, name, server) as url:
+    with front(server) as url:
         proxy = SimpleNamespace(port=int(url.rpartition(":")[2]))
         connection = open_request(proxy, {**ENDLESS, "stream": is_streamed})
         if is_streamed:
@@ -288,11 +285,10 @@ def clients_gone(url):
     return sum(float(n) for n in re.findall(r"(?m)^switchyard_clients_gone_total.* (\S+)$", text))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_keys_waits_and_refusals_come_through(scripted, programs, tmp_path, name):
+def test_keys_waits_and_refusals_come_through(scripted, front, tmp_path):
     keys = KeysFile(tmp_path / "keys.toml").write(entry("ann", rpm=1), entry("root"))
     server = scripted(keys_file=keys.path, max_body_bytes=2_000_000).wait_until_ready()
-    with in_front(programs, name, server) as url:
+    with front(server) as url:
 
         def ask(prompt="x", path=COMPLETIONS, who="ann"):
             body = {"prompt": prompt, "max_tokens": 1}
@@ -311,10 +307,9 @@ def test_keys_waits_and_refusals_come_through(scripted, programs, tmp_path, name
             assert hidden.status_code == 404 and "error" not in hidden.text[:20]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_websocket_comes_through(scripted, programs, name):
+def test_a_websocket_comes_through(scripted, front):
     server = scripted().wait_until_ready()
-    with in_front(programs, name, server) as url:
+    with front(server) as url:
         where = url.replace("http", "ws") + "/v1/stream"
         with contextlib.closing(websocket.create_connection(where, timeout=30, origin=url)) as ours:
             request = {"type": "generate", "id": "a", "prompt": "x", "max_tokens": 3}

@@ -11,7 +11,7 @@ import pytest
 
 from switchyard.engine.memory.gpus import has_gpu
 from tests.conftest import DEMO
-from tests.faults.conftest import SCRIPTED, open_request, read_all
+from tests.faults.conftest import SCRIPTED, children_of, open_request, read_all
 
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards box"
 WORDS = SENTENCE.split()
@@ -62,35 +62,6 @@ def test_64_clients_at_once_get_the_text_of_their_own_prompt(steady_server, pyte
     assert len(set(alone)) > 20
     for _ in range(pytestconfig.option.rounds):
         assert in_threads(lambda body: streamed_text(server, body), bodies) == alone
-
-
-def test_health_and_refusals_are_answered_while_every_stream_is_busy(start):
-    server = start(max_batch_size=4, max_pending=4).wait_until_ready()
-    stop = threading.Event()
-
-    def keep_a_place():  # again and again: a fast device is soon through with a text
-        while not stop.is_set():
-            body = greedy("x", 1900, stream=True, ignore_eos=True)
-            with server.post("/v1/completions", body, stream=True) as response:
-                for _ in response.iter_content(None):
-                    if stop.is_set():
-                        break
-
-    busy = [threading.Thread(target=keep_a_place) for _ in range(8)]  # four of them in the line
-    for thread in busy:
-        thread.start()
-
-    def is_refused():
-        with server.post("/v1/completions", greedy("x", 1, stream=True), stream=True) as answer:
-            assert server.get("/health/live").status_code == 200
-            return answer.status_code == 429
-
-    try:
-        server.wait_for(is_refused, 30)
-    finally:
-        stop.set()
-        for thread in busy:
-            thread.join(60)
 
 
 def exchange(server, *headers, version="1.1"):
@@ -145,7 +116,7 @@ def test_sigterm_lets_streams_end_or_ends_what_exceeds_the_grace(start, grace, m
 def test_an_idle_server_uses_no_cpu(server):
     def cpu_seconds():
         ticks = 0
-        for pid in [server.process.pid, *children(server.process.pid)]:
+        for pid in [server.process.pid, *children_of(server.process.pid)]:
             fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
         return ticks / 100
@@ -156,10 +127,6 @@ def test_an_idle_server_uses_no_cpu(server):
     used = cpu_seconds() - before
     print(f"idle: {used:.1%} of a core")
     assert used < 0.1  # a loop that asks a thousand times a second is more
-
-
-def children(pid):
-    return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_no_header_says_where_the_application_lies(server):
