@@ -41,16 +41,12 @@ def make_worker():
 
     def make(**attributes):
         worker = object.__new__(Worker)
+        worker._waste = bytearray(9)
         worker.cfg, worker._threads = Config(), RequestThreads(NUM_THREADS, 4)
         worker.keepalived_conns, worker.poller = collections.deque(), selectors.DefaultSelector()
         worker._waiting, worker._next_look, worker.alive, worker._is_plain = {}, 0.0, True, True
-        worker._entrance = Entrance(
-            lambda one: worker.enqueue_req(one),
-            worker._turn_away,
-            100,
-            Connection.has_left,
-            worker._close_later,
-        )
+        rest = worker._turn_away, 100, Connection.has_left, worker._close_later
+        worker._entrance = Entrance(lambda one: worker.enqueue_req(one), *rest)
         worker._settings = types.SimpleNamespace(send_timeout=1.0, body_timeout=1.0)
         vars(worker).update(attributes)
         workers.append(worker)
@@ -88,9 +84,8 @@ def test_at_a_deadline_what_is_there_is_served(make_worker, sent, force, is_begu
 
 def test_who_has_sent_more_than_was_read_may_take_longer_to_close(make_worker, monkeypatch):
     """Until all has come and gone, or a reset would overtake the answer."""
-    worker = make_worker(nr_conns=2, _waste=bytearray(1))
-    times = types.SimpleNamespace(monotonic=lambda: 100.0)
-    monkeypatch.setattr("switchyard.server.worker.time", times)
+    worker = make_worker(nr_conns=2)
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: 100.0))
     with make_connection() as is_read, make_connection() as is_not:
         is_not.body = Body(is_not, 9)
         for connection in (is_read, is_not):
@@ -119,7 +114,7 @@ def test_a_connection_that_no_thread_can_take_is_closed_and_counts_no_more(make_
 
 
 def test_a_wake_up_without_data_closes_no_connection(make_worker, connection):
-    worker = make_worker(nr_conns=1, _waste=bytearray(1))
+    worker = make_worker(nr_conns=1)
     connection.sock.setblocking(False)
     for on_readable in (worker._on_request, worker._on_rest):
         worker._wait(connection, on_readable)
@@ -129,12 +124,8 @@ def test_a_wake_up_without_data_closes_no_connection(make_worker, connection):
 
 
 def test_deadlines_are_looked_at_once_a_second_and_each_turn_at_the_end(make_worker):
-    for attributes, force, is_closed in (
-        ({}, False, False),
-        ({"alive": False}, False, True),
-        ({}, True, True),
-    ):
-        worker = make_worker(nr_conns=1, **attributes)
+    for alive, force, is_closed in ((True, False, False), (False, False, True), (True, True, True)):
+        worker = make_worker(nr_conns=1, alive=alive)
         with make_connection() as connection:
             worker._next_look = time.monotonic() + 1000.0
             worker._wait(connection, worker._on_request)
@@ -145,8 +136,7 @@ def test_deadlines_are_looked_at_once_a_second_and_each_turn_at_the_end(make_wor
 
 def test_each_wait_for_a_request_has_its_own_time(make_worker, monkeypatch):
     """The first on a connection, a later one, and any on a worker that ends."""
-    times = types.SimpleNamespace(monotonic=lambda: 100.0)
-    monkeypatch.setattr(module, "time", times)
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: 100.0))
     kept, is_served = Config(), Future()
     kept.set("keepalive", 7)
     is_served.set_result(True)
@@ -170,7 +160,7 @@ def test_a_request_that_came_with_the_last_is_served_at_once(make_worker, connec
 
 @pytest.mark.parametrize("end", [Future.cancel, lambda served: served.set_result(False)])
 def test_a_connection_is_not_kept_unless_its_request_was_served(make_worker, end, connection):
-    worker = make_worker(nr_conns=1, _waste=bytearray(1))
+    worker = make_worker(nr_conns=1)
     served = Future()
     end(served)
     worker.finish_request(connection, served)

@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import socket
 import threading
 import time
 import types
@@ -13,10 +12,10 @@ from switchyard import engine
 from switchyard.server.body import Body
 from switchyard.server.threads import entrance as module
 from switchyard.server.threads.entrance import HOLD, PATIENCE, PLACES, Entrance
-from tests.faults.heads import connection, make_connection
-from tests.faults.test_connections import make_worker
+from tests.faults.heads import make_connection
+from tests.faults.test_connections import connect, listener, make_worker
 
-__all__ = ["connection", "make_worker"]
+__all__ = ["connect", "listener", "make_worker"]
 
 
 class Clock:
@@ -64,6 +63,10 @@ class House:
         self.inside.append(guest)
         self.begun.append(guest)
 
+    def enter(self, *guests):
+        for guest in guests:
+            self.entrance.enter(guest)
+
     def leave(self, guest, is_refused=False):
         self.inside.remove(guest)
         self.entrance.leave(guest, is_refused)
@@ -89,12 +92,9 @@ def test_requests_begin_in_order_and_a_few_at_a_time(house):
 
 def test_a_request_whose_client_has_left_takes_no_place_and_no_time(house):
     """Some thousands may come and leave before one that waits has its turn."""
-    for i in range(PLACES):
-        house.entrance.enter(i)
+    house.enter(*range(PLACES))
     house.left |= {*range(100, 5000)}
-    for i in range(100, 5000):
-        house.entrance.enter(i)
-    house.entrance.enter("stays")
+    house.enter(*range(100, 5000), "stays")
     assert not house.away
     house.leave(0)
     assert house.begun[PLACES:] == ["stays"]
@@ -102,8 +102,7 @@ def test_a_request_whose_client_has_left_takes_no_place_and_no_time(house):
 
 
 def test_refused_requests_that_come_back_at_once_take_half_of_the_time(house, clock):
-    for i in range(20):
-        house.entrance.enter(i)
+    house.enter(*range(20))
     for _ in range(200):  # each is inside for 10 ms
         inside = [*house.inside]
         clock.forward(0.01)
@@ -114,16 +113,14 @@ def test_refused_requests_that_come_back_at_once_take_half_of_the_time(house, cl
 
 
 def test_after_a_request_that_was_served_the_next_begins_at_once(house, clock):
-    for i in range(PLACES + 1):
-        house.entrance.enter(i)
+    house.enter(*range(PLACES + 1))
     clock.forward(0.5)
     house.leave(0)
     assert house.begun[-1] == PLACES
 
 
 def test_a_place_that_is_held_for_long_goes_to_the_next(house, clock):
-    for i in range(2 * PLACES):
-        house.entrance.enter(i)
+    house.enter(*range(2 * PLACES))
     clock.forward(HOLD * 1.01)
     house.entrance.look()
     assert house.begun == [*range(2 * PLACES)] and not house.away
@@ -133,9 +130,7 @@ def test_a_place_that_is_held_for_long_goes_to_the_next(house, clock):
 
 
 def test_nobody_waits_for_ever_or_in_too_long_a_queue(house, clock):
-    for i in range(PLACES + 100):
-        house.entrance.enter(i)
-    house.entrance.enter("one too many")
+    house.enter(*range(PLACES + 100), "one too many")
     assert house.away == ["one too many"]
     while clock.now < PATIENCE:
         clock.forward(HOLD / 2)
@@ -174,13 +169,11 @@ def test_posts_wait_at_the_entrance_and_others_pass(make_worker):
         assert begun[-1] is posts[PLACES + 1]
 
 
-def test_all_waiting_connections_are_accepted_in_one_turn(make_worker):
+def test_all_waiting_connections_are_accepted_in_one_turn(make_worker, listener, connect):
     worker = make_worker(nr_conns=0, worker_connections=10)
-    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
-        listener.setblocking(False)
-        for _ in range(3):
-            stack.enter_context(socket.create_connection(listener.getsockname()))
-        worker.accept(listener)
-        assert worker.nr_conns == len(worker._waiting) == 3
-        for connection in [*worker._waiting]:
-            worker._close(connection)
+    for _ in range(3):
+        connect()
+    worker.accept(listener)
+    assert worker.nr_conns == len(worker._waiting) == 3
+    for connection in [*worker._waiting]:
+        worker._close(connection)

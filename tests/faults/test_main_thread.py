@@ -27,7 +27,7 @@ HEAD = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
 def accepted(make_worker, listener, connect):
     """A worker with one connection, and its client."""
     begun = []
-    worker = make_worker(nr_conns=0, worker_connections=10, _waste=bytearray(9))
+    worker = make_worker(nr_conns=0, worker_connections=10)
     worker.enqueue_req = begun.append
     worker._settings.send_timeout = 7.0
     client = connect()
@@ -89,7 +89,7 @@ class Broken:
 
 @pytest.mark.parametrize("where", ["_on_request", "_on_rest", "_wait_for_end", "_wait_for_request"])
 def test_a_connection_that_breaks_is_closed_and_counts_no_more(make_worker, where, connection):
-    worker = make_worker(nr_conns=1, _waste=bytearray(9))
+    worker = make_worker(nr_conns=1)
     connection.sock = Broken(connection.sock)
     if where.startswith("_on"):
         worker._wait(connection, getattr(worker, where))
@@ -117,9 +117,7 @@ def test_a_detached_connection_is_not_touched_until_its_stream_ends(make_worker,
     later, served = [], Future()
     served.set_result(False)
     queue = types.SimpleNamespace(defer=lambda call, *rest: later.append((call, rest)))
-    worker = make_worker(
-        nr_conns=1, _request=threading.local(), method_queue=queue, _waste=bytearray(9)
-    )
+    worker = make_worker(nr_conns=1, _request=threading.local(), method_queue=queue)
     worker._request.connection = connection
     end = worker._detach()
     worker.finish_request(connection, served)

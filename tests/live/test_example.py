@@ -35,18 +35,12 @@ def user(helpdesk):
         yield user
 
 
-def test_pages_ask_for_the_login(helpdesk, visitor):
+def test_pages_and_the_api_ask_for_the_login_which_leads_to_the_page(helpdesk, visitor, user):
     assert "Log in" in visitor.get(helpdesk.url).text
     assert visitor.post(f"{helpdesk.url}/login", data={"password": "wrong"}).status_code == 403
     assert "Log in" in visitor.get(helpdesk.url).text
-
-
-def test_the_api_lies_behind_the_login(helpdesk, visitor):
     response = visitor.get(f"{helpdesk.url}/llm/v1/models")
     assert (response.status_code, response.json()["error"]["message"]) == (401, "log in first")
-
-
-def test_a_login_leads_to_the_page(helpdesk, user):
     assert "Hello, Ada" in user.get(helpdesk.url).text
 
 

@@ -29,23 +29,12 @@ def test_a_taken_port_is_told_at_once_and_once(start):
     assert f"such as SWITCHYARD_BIND=127.0.0.1:{port + 1}" in server.output
 
 
-@pytest.mark.parametrize(
-    ("bind", "says"),
-    [
-        ("192.0.2.1:80", "can't be listened on: Cannot assign requested address"),
-        ("[::1]:{}", "[::1]:{} is taken by another program"),
-        ("127.0.0.1:70000", None),  # the settings' to refuse
-        ("fd://3", None),
-        ("nonsense", None),
-        ("unix:/nowhere/at/all", None),
-    ],
-)
-def test_what_can_not_be_listened_on(bind, says):
+def test_what_can_not_be_listened_on():
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        port = listener.getsockname()[1]
-        refusal = address.refusal(bind.format(port))
-    assert (refusal is None) == (says is None)
-    assert says is None or says.format(port) in refusal
+        bind = f"[::1]:{listener.getsockname()[1]}"
+        assert address.refusal(bind).startswith(f"{bind} is taken by another program")
+    says = "192.0.2.1:80 can't be listened on: Cannot assign requested address"
+    assert address.refusal("192.0.2.1:80") == says
 
 
 @pytest.mark.parametrize("option", ["--check-config", "--print-config"])
