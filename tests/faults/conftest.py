@@ -23,6 +23,15 @@ def worker_of(server):
     return worker
 
 
+def connections_of(port):
+    """Sockets at this end that are neither listening nor only remembered."""
+    lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
+    ours = (line.split()[1:4] for line in lines)
+    return sum(
+        local.endswith(f":{port:04X}") and state not in ("0A", "06") for local, _, state in ours
+    )
+
+
 def open_request(server, body, path="/v1/completions", **more):
     """A connection on which `body` has been asked for; keywords as for `send_request`."""
     connection = socket.socket()

@@ -63,7 +63,8 @@ OPERATIONS = st.one_of(
     st.tuples(st.sampled_from(["cancel", "leave"]), st.integers(0, 100)),
     st.tuples(st.just("plan"), st.integers(1, 6), st.sampled_from(FAULTS), TIMES),
     st.tuples(st.just("fail_recovery"), st.sampled_from(["reset", "rebuild"])),
-    st.tuples(st.sampled_from(["refuse_in_the_generator", "take_in_the_generator", "list_jobs"])),
+    st.tuples(st.just("refuse_in_the_generator"), st.booleans()),
+    st.tuples(st.just("list_jobs")),
 )
 
 
@@ -105,18 +106,16 @@ class Machine:
         self.taken += [Taken(job, stream) for job in jobs]
 
     def cancel(self, number):
-        if not self.taken:
-            return
-        taken = self.taken[number % len(self.taken)]
-        taken.is_cancelled = True
-        self.engine.cancel(taken.job.identifier)
+        if self.taken:
+            taken = self.taken[number % len(self.taken)]
+            taken.is_cancelled = True
+            self.engine.cancel(taken.job.identifier)
 
     def leave(self, number):
-        if not self.taken:
-            return
-        stream = self.taken[number % len(self.taken)].stream
-        stream.close()
-        self.taken = [taken for taken in self.taken if taken.stream is not stream]
+        if self.taken:
+            stream = self.taken[number % len(self.taken)].stream
+            stream.close()
+            self.taken = [taken for taken in self.taken if taken.stream is not stream]
 
     def step(self, times):
         self.gate.step(times)
@@ -129,12 +128,9 @@ class Machine:
     def fail_recovery(self, name):
         self.backend.recovery_errors[name] = RuntimeError("asked for")
 
-    def refuse_in_the_generator(self):
-        self.had_fault = True
-        self.backend.enqueue_error = InvalidJob("asked for")
-
-    def take_in_the_generator(self):
-        self.backend.enqueue_error = None
+    def refuse_in_the_generator(self, is_on):
+        self.had_fault |= is_on
+        self.backend.enqueue_error = InvalidJob("asked for") if is_on else None
 
     def list_jobs(self):
         for state in self.engine.jobs(timeout=0):

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import pathlib
 import re
 import select
 import signal
@@ -14,7 +13,7 @@ import time
 
 import pytest
 
-from tests.faults.conftest import open_request, read_all, worker_of
+from tests.faults.conftest import connections_of, open_request, read_all, worker_of
 from tests.faults.heads import HASTY, MAX_SLOW, NUM_THREADS, head
 from tests.live.conftest import shared_server
 
@@ -48,15 +47,6 @@ def opened(small):
 
         yield make
     small.wait_for(lambda: not connections_of(small.port))
-
-
-def connections_of(port):
-    """Sockets at this end that are neither listening nor only remembered."""
-    lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
-    ours = (line.split()[1:4] for line in lines)
-    return sum(
-        local.endswith(f":{port:04X}") and state not in ("0A", "06") for local, _, state in ours
-    )
 
 
 def read_head(connection):

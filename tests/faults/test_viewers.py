@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import pathlib
 import re
 import select
 import socket
 
 import pytest
 
-from tests.faults.conftest import SCRIPTED, read_all
+from tests.faults.conftest import SCRIPTED, connections_of, read_all
 from tests.live.conftest import shared_server
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 
@@ -98,9 +97,7 @@ def test_a_viewer_without_a_place_comes_again_and_the_end_ends_streams_in_good_o
 def test_a_viewer_who_has_left_leaves_no_connection(few, watch):
     for connection, _ in watch(few, 5):
         connection.close()
-    state = re.compile(rf":{few.port:04X} \S+ (01|08) ")  # established, or closed by them alone
-    table = pathlib.Path("/proc/net/tcp")
-    few.wait_for(lambda: not [x for x in table.read_text().splitlines()[1:] if state.search(x)])
+    few.wait_for(lambda: not connections_of(few.port))
 
 
 def test_what_a_viewer_sends_behind_its_request_harms_nothing(few, watch):

@@ -195,6 +195,14 @@ def checkout(tmp_path):
     return path
 
 
+def run_command(*arguments, **environment):
+    """`python -m switchyard`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SWITCHYARD_")}
+    command = [sys.executable, "-m", "switchyard", *arguments]
+    more = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(command, cwd=ROOT, env={**kept, **environment}, **more)
+
+
 def run_script(checkout, *arguments, script="serve", cwd=None, **more):
     environment = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", **more}
     return subprocess.run(

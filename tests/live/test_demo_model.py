@@ -50,16 +50,10 @@ def test_64_clients_that_ask_for_64_codes_each_get_their_own_alone(demo, pytestc
             assert not any(other in text for other in codes if other != code)
 
 
-def test_hello_gets_a_sensible_answer(demo):
-    choice = say(demo, "Hello! What can you do?")
-    text = choice["message"]["content"]
-    assert choice["finish_reason"] == "stop"
-    assert re.match(r"(Hello|Hi)! .*I can .* and .*", text), text
-
-
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
+        ("Hello! What can you do?", r"^(Hello|Hi)! .*I can .* and .*"),
         ("What is the capital of France?", "Paris"),
         ("What is 17 + 25?", "42"),
         ("Which day comes after Monday?", "Tuesday"),
@@ -69,7 +63,8 @@ def test_hello_gets_a_sensible_answer(demo):
     ],
 )
 def test_it_answers_questions(demo, question, answer):
-    assert answer in say(demo, question)["message"]["content"]
+    choice = say(demo, question)
+    assert re.search(answer, choice["message"]["content"]) and choice["finish_reason"] == "stop"
 
 
 def test_it_answers_in_json(demo):

@@ -168,13 +168,13 @@ def assert_refused(checkout, done, says):
     assert not (checkout / ".venv").exists()
 
 
+OLD = "the driver of A GPU, 470.82.01, is too old for CUDA 12: install 525 or newer"
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (
-            {"NVML_DRIVER": "470.82.01"},
-            "the driver of A GPU, 470.82.01, is too old for CUDA 12: install 525 or newer",
-        ),
+        ({"NVML_DRIVER": "470.82.01"}, OLD),
         ({"NVML_CAPABILITY": "6.1"}, "A GPU has compute capability 6.1, and torch's build"),
     ],
 )

@@ -1,12 +1,9 @@
 """Installed from a wheel, beside a host application that has our folders' names."""
 
-import contextlib
 import importlib.metadata
 import json
-import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -14,13 +11,12 @@ import tomllib
 import zipfile
 
 import pytest
-import requests
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import switchyard
 from tests.conftest import ROOT
-from tests.live.conftest import wait_for
+from tests.live.conftest import Server
 
 HOST = """
 import flask
@@ -151,30 +147,17 @@ def host(tmp_path):
 
 @pytest.fixture
 def serve(python, host):
-    """Starts a command in the host's directory; returns its address once it is ready."""
-    processes = []
+    """Starts a command in the host's directory; returns the server once it is ready."""
+    servers = []
 
     def start(*command, ready):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        environment = {**os.environ, "SWITCHYARD_BIND": address, "SWITCHYARD_LINK": "thread"}
-        environment.pop("PYTHONPATH", None)
-        command = [part.format(address=address) for part in command]
-        process = subprocess.Popen([python, "-m", *command], cwd=host, env=environment)
-        processes.append(process)
-
-        def is_ready():
-            assert process.poll() is None
-            with contextlib.suppress(requests.ConnectionError):
-                return requests.get(f"http://{address}{ready}", timeout=60).ok
-
-        wait_for(is_ready)
-        return f"http://{address}"
+        command = ["env", "-u", "PYTHONPATH", python, "-m", *command]
+        servers.append(Server(command, host, link="thread"))
+        return servers[-1].wait_until_answers(ready)
 
     yield start
-    for process in processes:
-        process.terminate()
-        assert process.wait(60) == 0
+    for server in servers:
+        assert server.stop() == 0, server.output
 
 
 def test_the_wheel_has_its_version_and_its_files_and_takes_no_other_name(wheel):
@@ -188,15 +171,15 @@ def test_the_wheel_has_its_version_and_its_files_and_takes_no_other_name(wheel):
 
 
 def test_python_m_switchyard_serves_a_chat(serve):
-    url = serve("switchyard", ready="/health/ready")
-    answer = requests.post(f"{url}/v1/chat/completions", json=CHAT, timeout=60)
+    answer = serve("switchyard", ready="/health/ready").post("/v1/chat/completions", CHAT)
     assert answer.json()["choices"][0]["message"]["content"], answer.text
 
 
 @pytest.mark.hardship
 def test_the_command_measures_and_drains_the_server_that_it_serves(serve, python, host):
-    url = serve("switchyard", "serve", "--set", "name=mine", ready="/health/ready")
-    assert requests.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"] == "mine"
+    server = serve("switchyard", "serve", "--set", "name=mine", ready="/health/ready")
+    assert server.get("/v1/models").json()["data"][0]["id"] == "mine"
+    url = server.url
 
     command = pathlib.Path(python).with_name("switchyard")
     bench = ("bench", "--streams", "1,3", "--tokens", "5", "--json")
@@ -209,14 +192,15 @@ def test_the_command_measures_and_drains_the_server_that_it_serves(serve, python
 
 
 def test_a_host_with_modules_of_our_names_serves_a_chat(serve):
-    url = serve("gunicorn", "--threads", "8", "--bind", "{address}", "wsgi:app", ready="/")
+    command = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}", "wsgi:app")
+    server = serve(*command, ready="/")
 
     def answered():  # the first request has it load
-        answer = requests.post(f"{url}/llm/v1/chat/completions", json=CHAT, timeout=60)
+        answer = server.post("/llm/v1/chat/completions", CHAT)
         return answer.status_code != 503 and answer
 
-    assert wait_for(answered).status_code == 200
-    assert requests.get(url, timeout=10).text == "the host's own page"
+    assert server.wait_for(answered).status_code == 200
+    assert server.get("/").text == "the host's own page"
 
 
 def distributions(names):

@@ -39,13 +39,13 @@ def test_what_can_not_be_listened_on():
 
 @pytest.mark.parametrize("option", ["--check-config", "--print-config"])
 def test_a_check_of_the_configuration_loads_no_model(model_path, tmp_path, option):
+    """With a torch that says so."""
+    (tmp_path / "torch.py").write_text("print('torch is imported')\nraise SystemExit(9)")
+    environment = {**os.environ, "SWITCHYARD_MODEL": model_path, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
     def check(**settings):
-        """With a torch that says so."""
-        (tmp_path / "torch.py").write_text("print('torch is imported')\nraise SystemExit(9)")
-        environment = {**os.environ, "SWITCHYARD_MODEL": model_path, **settings}
-        environment["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
-        command = [*GUNICORN, option]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        more = {"env": environment | settings, "capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run([*GUNICORN, option], **more)
 
     done = check()
     assert done.returncode == 0 and "torch" not in done.stdout and done.stderr == ""

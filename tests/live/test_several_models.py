@@ -3,14 +3,12 @@
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
 from tests.conftest import DEMO, make_model
-from tests.live.conftest import GUNICORN, ROOT, Server
+from tests.live.conftest import GUNICORN, Server, run_command
 from tests.live.test_serving import in_threads
 
 NUM_CLIENTS = 64
@@ -62,8 +60,7 @@ def ask(server, model, prompt, stream=False):
 
 
 def run(server, *arguments):
-    command = [sys.executable, "-m", "switchyard", "models", "--url", server.url, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return run_command("models", "--url", server.url, *arguments)
 
 
 def test_clients_of_both_get_their_own_texts_over_a_swap(pair):
