@@ -68,6 +68,8 @@ def test_a_connection_without_a_whole_head_holds_no_thread(small, opened, data):
     """Nine for each thread; gunicorn's own has each wait in one until it gives up."""
     begin = time.monotonic()
     connections = [opened(data) for _ in range(9 * NUM_THREADS)]
+    for connection in connections:
+        connection.sendall(data[-1:])  # more of it, and not its end
     assert_is_live(small)
     for connection in connections:  # they end without an answer, and all at the same time
         assert connection.recv(1) == b""
