@@ -7,8 +7,21 @@ import pytest
 
 from switchyard.app.operations.keyring import LOOK
 from tests.app.conftest import ask, gate, handed_over, held, make_client, way
+from tests.live.conftest import start
+from tests.operations.ledgers import (
+    Clock,
+    fill,
+    follow,
+    ledger,
+    make_counted,
+    make_open,
+    path,
+    wall,
+    zone,
+)
 
-__all__ = ["ask", "gate", "handed_over", "held", "make_client", "way"]
+__all__ = ["ask", "fill", "follow", "gate", "handed_over", "held", "ledger", "make_client", "start"]
+__all__ += ["make_counted", "make_open", "path", "wall", "way", "zone"]
 
 KEYS = {name: f"sk-sy-{name}-0123456789abcdef" for name in ("ann", "bob", "root", "prom")}
 ROLES = {"root": "admin", "prom": "metrics"}
@@ -43,14 +56,6 @@ class KeysFile:
 def keys_file(tmp_path):
     """A file with the keys of two users, ann and bob, an admin root, and prom, for metrics."""
     return KeysFile(tmp_path / "keys.toml").write(*map(entry, KEYS))
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

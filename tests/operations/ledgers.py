@@ -7,12 +7,29 @@ import time
 import pytest
 
 from switchyard.app.ledger.file import open_file
-from tests.operations.conftest import Clock
+from switchyard.app.ledger.ledger import Ledger
+from switchyard.engine.messages import Chunk, Finished, Prefill, Started
 
 DAYS = "SELECT day, key, requests, failed, prompt_tokens, completion_tokens FROM days ORDER BY 1, 2"
-
-
 URL = "/v1/completions"
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def timed(job, text="x", cached=1):
+    """A script of all that is counted: of its prompt, `cached` tokens were in the cache."""
+    total = len(job.prompt)
+    yield Started(job.identifier)
+    yield Prefill(job.identifier, total, total, cached)
+    for i in range(job.max_new_tokens):
+        yield Chunk(job.identifier, text, (i,))
+    yield Finished(job.identifier, "length", total, job.max_new_tokens, cached)
 
 
 def post(client, body, **more):
@@ -63,6 +80,13 @@ def wall():
     clock = Clock()
     clock.now = 1796083199.0
     return clock
+
+
+@pytest.fixture
+def ledger(path, wall):
+    ledger = Ledger(str(path), 400, False, wall)
+    yield ledger
+    ledger.close()
 
 
 @pytest.fixture

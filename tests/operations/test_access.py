@@ -128,12 +128,6 @@ def test_a_key_may_stand_where_clients_put_it(client, headers):
     assert client.post(URL, json=BODY, headers=headers).status_code == 200
 
 
-def test_a_key_that_is_a_password_may_have_colons():
-    pair = base64.b64encode(b"any:left:right").decode()
-    with flask.Flask("x").test_request_context(headers={"Authorization": f"Basic {pair}"}):
-        assert given_key(flask.request) == b"left:right"
-
-
 def test_browsers_set_blanks_between_subprotocols():
     headers = {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.mine, other"}
     with flask.Flask("x").test_request_context(headers=headers):
@@ -280,18 +274,6 @@ def test_a_service_with_a_wrong_key_locks_out_no_valid_key_of_its_address(
     ]
     assert not any("sk-sy" in line or "no" in line.split() for line in told)
     assert client.get("/v1/models", headers=bearer("no")).status_code == 401  # of another address
-
-
-def test_wrong_keys_are_forgotten_after_a_minute(make_keyed, clock):
-    client = make_keyed(ScriptedBackend())
-    for wait in (60, 0):
-        for _ in range(19):
-            client.get("/v1/models", headers=bearer("no"))
-        clock.now += wait
-    assert client.get("/v1/models", headers=bearer("no")).status_code == 401
-    assert client.get("/v1/models", headers=bearer("no")).status_code == 429
-    clock.now += 60
-    assert client.get("/v1/models", headers=bearer("no")).status_code == 401
 
 
 def test_wrong_keys_from_all_addresses_of_a_64_count_together(make_keyed, clock):

@@ -8,21 +8,8 @@ from switchyard.app.ledger.budgets import Budgets
 from switchyard.app.operations.keys import ApiKey, KeysError
 from switchyard.engine.messages import Prefill, Started
 from tests.operations.conftest import bearer, entry
-from tests.operations.ledgers import (
-    DAYS,
-    URL,
-    fill,
-    follow,
-    make_counted,
-    path,
-    post,
-    read,
-    wall,
-    zone,
-)
+from tests.operations.ledgers import DAYS, URL, post, read
 from tests.scripted import ScriptedBackend, endless
-
-__all__ = ["fill", "follow", "make_counted", "path", "wall", "zone"]
 
 BODY = {"prompt": [3, 4], "max_tokens": 3}  # 5 tokens
 
@@ -123,16 +110,6 @@ def test_what_is_in_memory_is_what_stands_in_the_file(make, wall, path):
     spent = client.ledger._budgets._spent["ann"].within("total", "2026-11-30")
     assert spent == prompt_tokens + completion_tokens
     assert client.ledger._budgets._reserved == {}
-
-
-@pytest.mark.parametrize("period", ["day", "month", "total"])
-def test_a_restart_keeps_the_sum(make, period):
-    client = make(8, period)
-    assert ask(client) == 200
-    client.wait()
-    client.ledger.close()
-    client = make(8, period)
-    assert [ask(client), ask(client)] == [200, 429]
 
 
 def test_a_restart_on_another_day_counts_what_is_of_its_period(make, wall):

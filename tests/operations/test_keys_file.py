@@ -20,6 +20,7 @@ from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import ScriptedBackend
 
 HASH = "sha256:" + "0" * 64
+PAST = "2020-01-01T00:00:00Z"
 URL = "/v1/completions"
 BODY = {"prompt": "x", "max_tokens": 2}
 
@@ -60,7 +61,7 @@ def test_what_is_not_given_is_no_limit():
     [
         ("[[keys]]\nname = 1", "entry 1: name: .*string"),
         (entry("Ann"), "Ann: name: .*pattern"),
-        (entry("a" * 65), "name: .*pattern"),
+        (entry("a" * 65), f"^{'a' * 64}: name: .*pattern"),
         *((entry(n), f"{n}: name: '{n}' is a reserved name") for n in ("host", "none", "other")),
         ('[[keys]]\nname = "a"', "a: hash: .*required"),
         (f'[[keys]]\nhash = "{HASH}"', "entry 1: name: .*required"),
@@ -101,14 +102,11 @@ def test_an_entry_that_cannot_be_honoured_is_named(text, message):
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o644])
 def test_a_file_that_others_may_read_is_refused(tmp_path, mode):
-    path = KeysFile(tmp_path / "keys").write(entry("ann"), mode=mode).path
-    with pytest.raises(KeysError, match=f"keys_file {path} is open to others"):
-        read_keys(str(path), 0)
-
-
-def test_a_group_may_read_it(tmp_path):
-    path = KeysFile(tmp_path / "keys").write(entry("ann"), mode=0o640).path
-    assert "ann" in read_keys(str(path), 0).by_name
+    file = KeysFile(tmp_path / "keys").write(entry("ann"), mode=mode)
+    with pytest.raises(KeysError, match=f"keys_file {file.path} is open to others"):
+        read_keys(str(file.path), 0)
+    file.path.chmod(0o640)  # a group may
+    assert "ann" in read_keys(str(file.path), 0).by_name
 
 
 @pytest.mark.parametrize("content", [None, b"\xff"])
@@ -121,12 +119,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
         read_keys(str(path), 0)
 
 
-def test_an_empty_file_has_no_keys():
-    assert parse_keys("# nothing yet\n", 0).by_name == {}
-
-
 def test_a_server_takes_no_empty_file(tmp_path):
-    path = str(KeysFile(tmp_path / "keys").write().path)
+    path = str(KeysFile(tmp_path / "keys").write("# nothing yet\n").path)
     with pytest.raises(KeysError, match=rf"{path}: it has no \[\[keys\]\]"):
         read_keys(path, 0)
     assert read_keys(path, 0, may_be_empty=True).by_name == {}
@@ -137,11 +131,6 @@ def test_entries_that_have_not_changed_are_the_same_again():
     after = parse_keys("# ours\n" + entry("bob") + entry("ann", rpm=1), 0, before=before)
     assert after.by_name["bob"] is before.by_name["bob"]
     assert after.by_name["ann"].rpm == 1
-
-
-def test_a_name_that_is_too_long_is_told_in_part():
-    with pytest.raises(KeysError, match=f"^{'x' * 64}: name: "):
-        parse_keys(entry("x" * 100), 0)
 
 
 def test_strings_of_several_lines_hide_no_entry():
@@ -176,7 +165,8 @@ def test_a_key_that_was_removed_begins_anew(make_keyed, keys_file, clock):
 
 
 @pytest.mark.parametrize(
-    "left", ["", entry("ann", hash=HASH), entry("ann", expires="2020-01-01T00:00:00Z")]
+    "left",
+    ["", *(entry("ann", **m) for m in ({"hash": HASH}, {"expires": PAST}, {"disabled": True}))],
 )
 def test_a_long_connection_sees_a_file_that_has_changed(make_keyed, keys_file, clock, left):
     keyring = make_keyed(ScriptedBackend()).application.extensions["switchyard"].checks.keyring

@@ -9,35 +9,12 @@ import pytest
 
 from switchyard.app.ledger import rows
 from switchyard.app.ledger import writer as writing
-from switchyard.app.ledger.ledger import Ledger
 from switchyard.app.ledger.rows import Ended, Refusal
-from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started
 from tests.operations.conftest import bearer
-from tests.operations.ledgers import (
-    DAYS,
-    URL,
-    follow,
-    make_counted,
-    make_open,
-    path,
-    post,
-    read,
-    wall,
-    zone,
-)
+from tests.operations.ledgers import DAYS, URL, post, read, timed
 from tests.scripted import ScriptedBackend, endless
 
-__all__ = ["follow", "make_counted", "make_open", "path", "wall", "zone"]
-
 BODY = {"prompt": "x", "max_tokens": 2}
-
-
-def timed(job):
-    yield Started(job.identifier)
-    yield Prefill(job.identifier, len(job.prompt), len(job.prompt), 1)
-    for i in range(2):
-        yield Chunk(job.identifier, "x", (i,))
-    yield Finished(job.identifier, "length", len(job.prompt), 2, 1)
 
 
 # Requests
@@ -87,28 +64,6 @@ def test_the_row_of_a_running_request_has_each_prompt_once(make_open, path, gate
     client.wait()
 
 
-def test_requests_of_two_keys_add_up_apart(make_counted, path):
-    client = make_counted(ScriptedBackend())
-    for name, max_tokens in (("ann", 1), ("bob", 2), ("ann", 3)):
-        body = {"prompt": [3, 4], "max_tokens": max_tokens}
-        assert post(client, body, headers=bearer(name)).status_code == 200
-    client.wait(3)
-    assert read(path, DAYS) == [
-        ("2026-11-30", "ann", 2, 0, 4, 4),
-        ("2026-11-30", "bob", 1, 0, 2, 2),
-    ]
-
-
-def test_a_prompt_counts_once_to_its_client_and_here_as_often_as_it_is_computed(make_open, path):
-    client = make_open(ScriptedBackend())
-    body = {"prompt": [[3, 4, 5], [6]], "max_tokens": 2, "n": 3}
-    usage = post(client, body).json["usage"]
-    client.wait()
-    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (4, 12)
-    assert read(path, DAYS) == [("2026-11-30", "none", 1, 0, 12, 12)]
-    assert len(read(path, "SELECT * FROM requests")) == 1
-
-
 def test_a_stream_that_is_cancelled_counts_with_what_it_used_and_is_no_failure(
     make_open, path, gate
 ):
@@ -125,20 +80,6 @@ def test_a_stream_that_is_cancelled_counts_with_what_it_used_and_is_no_failure(
     [(reason, tokens)] = read(path, "SELECT finish_reason, completion_tokens FROM requests")
     assert reason == "cancelled" and tokens >= 3
     assert read(path, DAYS) == [("2026-11-30", "none", 1, 0, 3, tokens)]
-
-
-def test_a_generation_that_fails_counts_as_failed(make_open, path):
-    def failing(job):
-        yield Started(job.identifier)
-        yield Chunk(job.identifier, "x", (0, 1))
-        yield Failed(job.identifier, RuntimeError("broken"))
-
-    client = make_open(ScriptedBackend(failing))
-    body = {"prompt": [3, 4, 5], "max_tokens": 5}
-    assert post(client, body).status_code == 500
-    post(client, {**body, "stream": True})
-    client.wait(2)
-    assert read(path, DAYS) == [("2026-11-30", "none", 2, 2, 6, 4)]
 
 
 def test_a_refused_generation_is_a_failure_of_its_key_and_no_row(make_counted, path):
@@ -210,13 +151,6 @@ def test_rows_that_end_together_add_up_by_day_key_and_model(make_counted, path, 
 
 
 # Its thread
-
-
-@pytest.fixture
-def ledger(path, wall):
-    ledger = Ledger(str(path), 400, False, wall)
-    yield ledger
-    ledger.close()
 
 
 def refuse(ledger):

@@ -14,10 +14,8 @@ import requests
 import websocket
 
 from tests.faults.conftest import SCRIPTED, worker_of
-from tests.live.conftest import ROOT, start
-from tests.operations.ledgers import path, read
-
-__all__ = ["path", "start"]
+from tests.live.conftest import ROOT
+from tests.operations.ledgers import read
 
 URL = "/v1/completions"
 NUM_STREAMS = 20

@@ -9,15 +9,8 @@ import pytest
 from switchyard.app.ledger import writer as writing
 from switchyard.app.ledger.file import LedgerError, open_file
 from switchyard.app.ledger.ledger import Ledger
-from tests.operations.ledgers import (
-    DAYS,
-    path,
-    read,
-    wall,
-)
-from tests.operations.test_ledger import ledger, refuse
-
-__all__ = ["ledger", "path", "wall"]
+from tests.operations.ledgers import DAYS, read
+from tests.operations.test_ledger import refuse
 
 
 def insert(path, *rows):
@@ -61,16 +54,6 @@ def test_rows_are_kept_for_so_many_days_and_sums_for_ever(path, wall, monkeypatc
     ledger.close()
     assert read(path, "SELECT id FROM requests") == []
     assert sum(row[2] for row in read(path, DAYS)) == 4
-
-
-def test_the_row_of_a_request_that_runs_for_days_is_kept(path, wall):
-    ledger = Ledger(str(path), 1, False, wall)
-    ledger.start()
-    insert(path, ("a", wall.now, "open"), ("b", wall.now, "done"))
-    wall.now += 3 * 86400
-    refuse(ledger)
-    ledger.close()
-    assert read(path, "SELECT id FROM requests") == [("a",)]
 
 
 def not_a_database(path):

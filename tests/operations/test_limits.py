@@ -1,6 +1,5 @@
 """What each key may use: by its own clock, and as clients are told."""
 
-import itertools
 import re
 import time
 
@@ -10,9 +9,9 @@ from switchyard.app.exceptions import LimitReached
 from switchyard.app.operations.guard import duration
 from switchyard.app.operations.keys import parse_keys
 from switchyard.app.operations.limits import Bucket, Quotas
-from switchyard.engine.messages import Chunk, Finished, Prefill, Started
 from tests.app.conftest import wait_until_empty
 from tests.operations.conftest import Clock, bearer, entry
+from tests.operations.ledgers import timed
 from tests.scripted import ScriptedBackend, endless
 
 URL = "/v1/completions"
@@ -20,15 +19,9 @@ BODY = {"prompt": "x", "max_tokens": 1}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
-def looked_up(job):
+def all_but_two(job):
     """The lookup of a prompt: all but two of its tokens are in the cache."""
-    total = len(job.prompt)
-    cached = max(total - 2, 0)
-    yield Started(job.identifier)
-    yield Prefill(job.identifier, total, total, cached)
-    for i in range(job.max_new_tokens):
-        yield Chunk(job.identifier, f"{i} ", (i,))
-    yield Finished(job.identifier, "length", total, job.max_new_tokens, cached)
+    return timed(job, cached=max(len(job.prompt) - 2, 0))
 
 
 # Buckets
@@ -271,7 +264,7 @@ def wait_until(is_so):
 
 def test_tokens_a_minute_are_those_that_were_computed(make_keyed, keys_file, clock):
     keys_file.write(entry("ann", tpm=60))
-    client = make_keyed(ScriptedBackend(looked_up))
+    client = make_keyed(ScriptedBackend(all_but_two))
     prompt = list(range(3, 23))
     levels = []
     for max_tokens in (8, 24):
@@ -310,7 +303,7 @@ def test_what_was_cancelled_is_paid_for(make_keyed, keys_file, gate):
 
 def test_several_choices_are_paid_for_each(make_keyed, keys_file):
     keys_file.write(entry("ann", tpm=100))
-    client = make_keyed(ScriptedBackend(looked_up))
+    client = make_keyed(ScriptedBackend(all_but_two))
     body = {"prompt": [3, 4, 5, 6], "max_tokens": 5, "n": 3}
     response = client.post(URL, json=body, headers=bearer("ann"))
     assert response.headers["x-ratelimit-remaining-tokens"] == str(100 - 3 * (2 + 5))
@@ -320,29 +313,24 @@ def test_several_choices_are_paid_for_each(make_keyed, keys_file):
 
 
 @pytest.mark.parametrize(
-    ("asked", "n", "given"),
-    [(None, 1, 6), (5, 1, 5), (50, 1, 6), (50, 2, 3), (None, 4, 1), (None, 6, 1)],
+    ("asked", "n", "given", "prompts"),
+    [
+        *((None, 1, 6, 1), (5, 1, 5, 1), (50, 1, 6, 1), (50, 2, 3, 1), (None, 4, 1, 1)),
+        *((None, 6, 1, 1), (50, 2, 1, 2)),
+    ],
 )
-def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given):
+def test_new_tokens_of_a_request(make_keyed, keys_file, asked, n, given, prompts):
     keys_file.write(entry("ann", max_tokens=6))
     backend = ScriptedBackend()
     client = make_keyed(backend)
-    body = {"prompt": "x", "max_tokens": asked, "n": n}
+    body = {"prompt": ["x"] * prompts, "max_tokens": asked, "n": n}
     response = client.post(URL, json=body, headers=bearer("ann"))
     assert response.status_code == 200
-    assert [job.max_new_tokens for job in backend.enqueued] == [given] * n
+    assert [job.max_new_tokens for job in backend.enqueued] == [given] * n * prompts
     is_cut = (asked or 16) > given  # which /v1/completions asks for by itself
     assert response.headers.get("X-Switchyard-Ignored") == ("max_tokens" if is_cut else None)
     client.get("/generate?prompt=x", headers=bearer("ann"))  # whose default is the server's
     assert backend.enqueued[-1].max_new_tokens == 6
-
-
-def test_all_choices_of_all_prompts_share_the_new_tokens(make_keyed, keys_file):
-    keys_file.write(entry("ann", max_tokens=6))
-    backend = ScriptedBackend()
-    body = {"prompt": ["x", "y"], "max_tokens": 50, "n": 2}
-    assert make_keyed(backend).post(URL, json=body, headers=bearer("ann")).status_code == 200
-    assert [job.max_new_tokens for job in backend.enqueued] == [1] * 4
 
 
 def test_new_tokens_beyond_the_limit_are_refused_where_nothing_is_cut(make_keyed, keys_file):
@@ -358,43 +346,24 @@ def test_new_tokens_beyond_the_limit_are_refused_where_nothing_is_cut(make_keyed
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "given"),
-    [(None, 200, -2), (-5, 200, -5), (1, 200, 1), (2, 400, None)],
+    ("own", "most", "asked", "given"),
+    [
+        *((-2, 1, None, -2), (-2, 1, -5, -5), (-2, 1, 1, 1), (-2, 1, 2, None)),
+        *((-2, None, None, -2), (-2, None, -2, -2), (-2, None, -1, None), (-2, None, 0, None)),
+        (-1, None, 0, None),
+    ],
 )
-def test_priorities(make_keyed, keys_file, asked, status, given):
-    keys_file.write(entry("ann", priority=-2, max_priority=1), entry("bob"))
+def test_priorities(make_keyed, keys_file, own, most, asked, given):
+    limits = {"priority": own, **({} if most is None else {"max_priority": most})}
+    keys_file.write(entry("ann", **limits), entry("bob"))
     backend = ScriptedBackend()
     client = make_keyed(backend, max_priority=3)
     body = {**BODY, **({} if asked is None else {"priority": asked})}
     response = client.post(URL, json=body, headers=bearer("ann"))
-    assert response.status_code == status
+    assert response.status_code == (400 if given is None else 200)
     if given is None:
         assert response.json["error"]["param"] == "priority"
     else:
         assert backend.enqueued[-1].priority == given
     response = client.post(URL, json={**BODY, "priority": 3}, headers=bearer("bob"))
     assert (response.status_code, backend.enqueued[-1].priority) == (200, 3)
-
-
-@pytest.mark.parametrize(
-    ("own", "asked", "status"),
-    [(-2, None, 200), (-2, -2, 200), (-2, -1, 400), (-2, 0, 400), (-1, 0, 400)],
-)
-def test_a_key_made_to_yield_does(make_keyed, keys_file, own, asked, status):
-    keys_file.write(entry("ann", priority=own))
-    body = {**BODY, **({} if asked is None else {"priority": asked})}
-    response = make_keyed(ScriptedBackend()).post(URL, json=body, headers=bearer("ann"))
-    assert response.status_code == status
-
-
-def test_every_second_request_of_a_crowd_is_refused_and_none_is_lost(make_keyed, keys_file, clock):
-    keys_file.write(entry("ann", rpm=60, concurrency=2))
-    client = make_keyed(ScriptedBackend())
-    counts = {200: 0, 429: 0}
-    for i in itertools.count():
-        if i == 400:
-            break
-        with client.post(URL, json=BODY, headers=bearer("ann")) as response:
-            counts[response.status_code] += 1
-        clock.now += 0.5
-    assert counts[200] == pytest.approx(60 + 400 / 2, abs=2)

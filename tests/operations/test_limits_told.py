@@ -9,10 +9,7 @@ from switchyard.app.operations import guard
 from switchyard.app.operations.keys import parse_keys
 from switchyard.app.operations.limits import Quotas
 from tests.operations.conftest import Clock, bearer, entry
-from tests.operations.ledgers import zone
 from tests.scripted import ScriptedBackend
-
-__all__ = ["zone"]
 
 
 @pytest.mark.parametrize(

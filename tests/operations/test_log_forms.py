@@ -25,10 +25,7 @@ from tests.conftest import ROOT
 from tests.faults.conftest import SCRIPTED
 from tests.live.conftest import GUNICORN, Server
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
-from tests.operations.ledgers import zone
 from tests.scripted import ScriptedBackend
-
-__all__ = ["zone"]
 
 URL = "/v1/completions"
 SECRET = "the-words-of-a-user"

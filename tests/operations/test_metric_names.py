@@ -107,14 +107,11 @@ def test_what_engines_count_has_its_own_name(make_client):
     assert told["parked"] == 4
     assert (told["running"], told["waiting"]) == (2, 0)  # whose jobs have ended meanwhile
     assert value(found, "vllm:num_requests_waiting") == 0
-    assert told["pages"] == {"all": model.info.num_pages, "referenced": 1, "cached": 2}
-
-
-def test_each_state_that_a_model_may_have_is_a_series(make_client):
-    found = series(make_client(ScriptedBackend()))
-    own = ("loading", "ready", "draining", "stopped", "recovering", "hanging")
-    for state in (*own, "unloaded", "failed"):
-        assert value(found, "switchyard_model_state", state=state) == (state == "ready")
+    num_pages = model.info.num_pages
+    assert told["pages"] == {"all": num_pages, "referenced": 1, "cached": 2}
+    for state, number in (("referenced", 1), ("cached", 2), ("free", num_pages - 3)):
+        assert value(found, "switchyard_pages", state=state) == number
+    assert value(found, "vllm:kv_cache_usage_perc") == 1 / num_pages
 
 
 def test_what_the_server_holds_has_its_own_name():

@@ -17,14 +17,11 @@ from switchyard.app.metrics import requests as request_metrics
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.account import Account, Phase
 from switchyard.engine.messages import Restarting
-from switchyard.engine.stats import Occupancy, Totals
+from switchyard.engine.stats import Totals
 from switchyard.engine.stream import Used
 from tests.faults.conftest import SCRIPTED
-from tests.live.conftest import start
 from tests.operations.conftest import bearer, entry
 from tests.scripted import Gate, ScriptedBackend, ticking
-
-__all__ = ["start"]
 
 URL = "/v1/completions"
 # What the dashboard that vLLM publishes asks for.
@@ -89,7 +86,9 @@ def test_all_is_there_before_the_first_request_and_names_are_vllms(make_client):
     assert {name for name, *_ in found} >= DASHBOARD - {
         "vllm:request_max_num_generation_tokens_bucket"
     }
-    assert value(found, "switchyard_model_state", state="ready") == 1
+    own = ("loading", "ready", "draining", "stopped", "recovering", "hanging")
+    for state in (*own, "unloaded", "failed"):
+        assert value(found, "switchyard_model_state", state=state) == (state == "ready")
     assert value(found, "vllm:cache_config_info") == 1
     assert value(found, "switchyard_build_info") == 1
     assert value(found, "process_open_fds") > 0
@@ -144,18 +143,6 @@ def test_buckets_hold_all_that_is_not_above_them(make_client):
     assert value(found, f"{name}_sum") == 66
 
 
-def test_each_page_is_told_in_one_state(make_client):
-    backend = ScriptedBackend()
-    backend.used = Occupancy(referenced_pages=3, cached_pages=10)
-    client = make_client(backend)
-    assert post(client, {}) == 200
-    found = until(client, lambda now: value(now, "switchyard_pages", state="cached") == 10)
-    assert value(found, "switchyard_pages", state="referenced") == 3
-    assert value(found, "switchyard_pages", state="free") == client.models.get().info.num_pages - 13
-    share = value(found, "vllm:kv_cache_usage_perc")
-    assert share == 3 / client.models.get().info.num_pages
-
-
 def test_who_may_ask(make_client, make_keyed, keys_file):
     assert make_client(ScriptedBackend(), metrics="off").get("/metrics").status_code == 404
     client = make_keyed(ScriptedBackend())
@@ -189,12 +176,12 @@ def test_keys_are_counted_by_name_and_what_comes_from_clients_makes_no_series(
     for i in range(30):  # wrong keys of one address are refused in another way from 20 on
         ask(i)
     before = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 30, prom)
-    for i in range(30, 530):
+    for i in range(30, 130):
         ask(i)
-    after = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 530, prom)
+    after = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 130, prom)
     assert after.keys() == before.keys()
-    assert value(after, "switchyard_tokens_total", key="ann", kind="completion") == 530
-    assert value(after, "switchyard_rejections_total", code="too_many_failures") == 510
+    assert value(after, "switchyard_tokens_total", key="ann", kind="completion") == 130
+    assert value(after, "switchyard_rejections_total", code="too_many_failures") == 110
 
 
 def test_keys_beyond_the_most_share_a_label(make_keyed, keys_file, monkeypatch):

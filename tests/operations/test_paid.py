@@ -6,9 +6,7 @@ import pytest
 
 from tests.engine.forced import exl2_backend
 from tests.operations.conftest import Clock, bearer, entry
-from tests.operations.ledgers import fill, follow, make_counted, path, post, read, wall
-
-__all__ = ["fill", "follow", "make_counted", "path", "wall"]
+from tests.operations.ledgers import post, read
 
 TPM = 10_000_000
 SUMS = "SELECT total(prompt_tokens + completion_tokens), total(cached_tokens) FROM days"
@@ -61,41 +59,7 @@ def tokens(number, seed=1):
     return [rng.randrange(300, 4000) for _ in range(number)]
 
 
-LONG = tokens(300)
-NEGATIVE = " ".join(["never say that"] * 100)
-
 # Each parameter that makes work, alone and with those that multiply it.
-WORK = {
-    "prompt": {"prompt": LONG},
-    "several prompts": {"prompt": [LONG, tokens(40, 2), LONG[:280]]},
-    "max_tokens": {"max_tokens": 60},
-    "n": {"n": 4},
-    "n, long prompt": {"n": 3, "prompt": LONG},
-    "best_of": {"best_of": 3},
-    "echo scores the prompt": {"echo": True, "logprobs": 1, "max_tokens": 0, "prompt": LONG},
-    "echo and more": {"echo": True, "logprobs": 1, "n": 2, "prompt": LONG},
-    "negative_prompt": {"negative_prompt": NEGATIVE, "cfg_scale": 1.5},
-    "negative_prompt, n": {"negative_prompt": NEGATIVE, "cfg_scale": 1.5, "n": 2},
-    "banned_strings": {"banned_strings": ["a", "e", " ", "s", "t"], "max_tokens": 20},
-    "token_healing": {"prompt": "def main(se", "token_healing": True},
-    "stop": {"stop": ["e", "a", "zzzzzzzzzz"], "max_tokens": 40},
-    "stop_on_loop": {"stop_on_loop": True, "temperature": 0, "max_tokens": 200, "n": 2},
-    "min_tokens": {"min_tokens": 20, "max_tokens": 30},
-    "regex": {"regex": "[a-z]{3,20}", "max_tokens": 30},
-    "logprobs": {"logprobs": 5},
-}
-
-
-@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
-def test_what_is_paid_is_at_least_what_is_computed(paying, work):
-    body = {"prompt": tokens(50), "max_tokens": 4, "seed": 1, **work}
-    for _ in range(2):  # the second time with what the cache has
-        usage, computed, counted, paid, cached = paying.ask(body)
-        assert computed <= counted <= paid
-        assert computed <= paid - cached
-        assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
-
-
 def test_a_client_is_shown_its_own_tokens_and_pays_for_all(paying):
     body = {"prompt": tokens(50), "max_tokens": 4, "ignore_eos": True}
     usage, *_, paid, _ = paying.ask({**body, "negative_prompt": "a b c", "cfg_scale": 2, "n": 2})
@@ -153,7 +117,7 @@ def most_paid(client_body, paying):
 
 
 @pytest.mark.parametrize(
-    "number", [40, pytest.param(500, marks=pytest.mark.hardship)], ids=["few", "many"]
+    "number", [80, pytest.param(500, marks=pytest.mark.hardship)], ids=["few", "many"]
 )
 def test_random_requests_pay_for_what_is_computed_and_no_more_than_the_docs_say(paying, number):
     rng = random.Random(number)
@@ -162,5 +126,6 @@ def test_random_requests_pay_for_what_is_computed_and_no_more_than_the_docs_say(
         usage, computed, counted, paid, cached = paying.ask(body)
         assert computed <= counted <= paid, body
         assert computed <= paid - cached, body
+        assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"], body
         assert usage["prompt_tokens"] + usage["completion_tokens"] <= paid, body
         assert paid <= most_paid(body, paying), body

@@ -21,10 +21,8 @@ from switchyard.engine.messages import ModelInfo
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule.usual import MOST_MEANS, UsualAnswers
 from tests.operations.conftest import Clock, bearer, entry
-from tests.operations.ledgers import fill, follow, make_counted, path, post, wall
+from tests.operations.ledgers import post
 from tests.scripted import ScriptedBackend, endless, job
-
-__all__ = ["fill", "follow", "make_counted", "path", "wall"]
 
 PAGE = 256
 DAY = datetime.date(2026, 11, 30)

@@ -11,19 +11,8 @@ import pytest
 from switchyard.app.ledger import ledger
 from switchyard.app.routes import usage as route
 from tests.operations.conftest import bearer, entry
-from tests.operations.ledgers import (
-    fill,
-    follow,
-    make_counted,
-    make_open,
-    path,
-    post,
-    wall,
-    zone,
-)
+from tests.operations.ledgers import post
 from tests.scripted import ScriptedBackend
-
-__all__ = ["fill", "follow", "make_counted", "make_open", "path", "wall", "zone"]
 
 SUMS = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
 ROWS = [  # as in the file
