@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 
 from tests.cluster.machines import MODEL, NET, Machines
+from tests.cluster.outcome import nothing_lost
 from tests.conftest import ROOT
 
 URL = "http://127.0.0.1:8000"  # inside the head's machine
@@ -70,6 +71,11 @@ class Field:
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.1)
 
+    def restart_node(self, one, *inside):
+        self.stop_node(one)
+        self.start_node(one, *inside)
+        self.wait_for_nodes(3)
+
     def wait_for_nodes(self, number, seconds=120):
         deadline = time.monotonic() + seconds
         while True:
@@ -83,6 +89,12 @@ class Field:
         code, told = self.machines.run(1, "cluster", "apply", *arguments, timeout=240)
         assert code == status, (code, told, self.logs())
         return told
+
+    def scale(self, engines, **more):
+        """Apply this number. Returns them once they are ready."""
+        self.machines.settings(engines, **more)
+        self.apply()
+        return self.wait_for_engines(engines)
 
     def engines(self):
         """Those that the server has; none if it doesn't answer."""
@@ -121,6 +133,12 @@ class Field:
         finally:
             told, _ = client.communicate(timeout=200)
         result |= json.loads(told.strip().splitlines()[-1])
+
+    def check_serving(self):
+        """Streams are whole."""
+        with self.load(40, 100) as result:
+            pass
+        nothing_lost(result)
 
     def an_engine(self):
         """The process of the busiest engine, the number of its machine, and its jobs."""

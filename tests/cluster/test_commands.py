@@ -256,25 +256,6 @@ def test_a_machine_refuses_to_start_in_one_line(call, arguments, message):
     assert status == 1 and told.startswith(f"switchyard: {message}") and "\n" not in told
 
 
-@pytest.mark.parametrize(
-    ("here", "message"),
-    [
-        (
-            ["127.0.0.1", "10.9.0.1"],
-            "no address of this machine is in 10.0.0.0/24: this machine has",
-        ),
-        (["10.0.0.2", "10.0.0.3"], "10.0.0.0/24 has 10.0.0.2, 10.0.0.3 of this machine: choose"),
-    ],
-)
-def test_a_machine_with_no_address_of_the_network_or_two_lists_all(
-    call, monkeypatch, here, message
-):
-    monkeypatch.setattr(commands, "addresses_here", lambda: here)
-    status, told = call("node")
-    assert status == 1 and told.startswith(f"switchyard: cluster.network: {message}")
-    assert "\n" not in told and all(one in told for one in here)
-
-
 def test_apply_and_status_say_why_an_engine_fails_while_others_run():
     fault = "10.0.0.3: /m has no model, but apply ran with fp_1: copy the model"
     two = {"llama": state({"RUNNING": 2, "STARTING": 1}, state="DEPLOYING", message=fault)}

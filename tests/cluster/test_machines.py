@@ -4,7 +4,6 @@ The tests run in order over one cluster, and each leaves it with two ready engin
 the head's machine.
 """
 
-import signal
 import time
 
 import pytest
@@ -38,16 +37,6 @@ def test_a_killed_process_loses_its_streams_alone_and_is_replaced(field, what):
     some_lost(result, began, 5, jobs)
 
 
-def test_a_frozen_engine_is_told_after_the_silence_and_replaced(field):
-    with field.load() as result:
-        pid, _, jobs = field.an_engine()
-        began = time.time()
-        field.kill(pid, signal.SIGSTOP)
-        field.wait_for_engines(2, [pid])
-    some_lost(result, began, 2.0 + 5, jobs)
-    assert not is_there(pid)
-
-
 def test_more_engines_and_fewer_touch_no_other_and_lose_nothing(field):
     before = {one[1] for one in field.engines()}
     with field.load(160, 200, 25.0) as result:
@@ -76,9 +65,7 @@ def test_more_than_there_is_room_for_starts_what_fits(field):
     told = field.apply(status=3)
     assert "waits for 1 place: 0 of 4 are free" in told
     assert field.machines.status()["models"][MODEL]["waits"] == "waits for 1 place: 0 of 4 are free"
-    field.machines.settings(2, more="max_priority = 3")
-    field.apply()
-    field.wait_for_engines(2)
+    field.scale(2, more="max_priority = 3")
 
 
 def test_without_its_head_a_cluster_serves_and_heals_once_it_is_back(field):
@@ -121,21 +108,6 @@ def test_a_cut_cable(field):
     field.wait_for_nodes(3)
     field.wait_for_engines(2)
     wait_until(lambda: not any(map(is_there, pids(gone))))
-
-
-def test_a_follower_and_a_server_without_any_news_serve_on(field):
-    for one in (1, 2, 3):
-        for pid in field.machines.pids(one, "switchyard.cluster.follower"):
-            field.kill(pid)
-    with field.load(40, 100) as result:
-        pass
-    nothing_lost(result)
-    path = field.machines.folder(1) / "run" / f"{MODEL}.at"
-    before = path.read_text()
-    with field.load(40, 100) as result:
-        path.write_text("")  # a source that names no engine
-    nothing_lost(result)
-    wait_until(lambda: path.read_text() == before)  # the follower is back
 
 
 def test_another_key_is_named_and_changes_nothing(field):

@@ -21,21 +21,9 @@ from tests.conftest import DEMO
 pytestmark = pytest.mark.cluster
 
 
-def has_ray(pid):
-    """Whether the process has loaded a library of Ray's."""
-    return "/ray/" in Path(f"/proc/{pid}/maps").read_text()
-
-
 def seeing(folder):
     """A command that runs another one, which sees this folder in place of the model's."""
     return "unshare", "-m", "sh", "-c", f'mount --bind {folder} {DEMO} && exec "$@"', "sh"
-
-
-def test_no_server_and_no_engine_has_imported_ray(field):
-    machines = field.machines
-    assert any(map(has_ray, machines.pids(1, "switchyard.cluster.follower")))
-    for pid in {*field.server_pids(), *pids(field.engines())}:
-        assert not has_ray(pid)
 
 
 def test_engines_have_the_priority_of_their_machines_command(field):
@@ -56,9 +44,7 @@ def test_a_machine_is_drained_and_loses_nothing(field):
     left = ", ".join(sorted(at for at, *_ in gone))  # one, or both
     assert f"{left}: until as many serve elsewhere" in told
     assert f"{NET}.{machine} has no engine, and gets none until" in told.splitlines()[-1]
-    field.stop_node(machine)
-    field.start_node(machine)
-    field.wait_for_nodes(3)
+    field.restart_node(machine)
 
 
 def test_the_earlier_of_two_applies_gives_way(field):
@@ -85,9 +71,7 @@ def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
     shutil.copytree(DEMO, other)
     with open(other / "config.json", "a") as file:
         file.write(" ")
-    field.stop_node(3)
-    field.start_node(3, *seeing(other))
-    field.wait_for_nodes(3)
+    field.restart_node(3, *seeing(other))
     field.wait_for_engines(2)
     field.machines.settings(3)
     apply = field.machines.switchyard(1, "cluster", "apply", text=True)
@@ -96,9 +80,7 @@ def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
     assert len(field.wait_for_engines(2)) == 2
     rests = f"{NET}.3: failed 3 times, the next try is at"
     wait_until(lambda: rests in " ".join(field.machines.status()["models"][MODEL]["faults"]), 120)
-    field.stop_node(3)
-    field.start_node(3)
-    field.wait_for_nodes(3)
+    field.restart_node(3)
     field.machines.settings(2)
     field.apply()
     assert f"{fault} {fingerprint(Path(DEMO))}: copy the model" in apply.communicate(timeout=60)[0]
@@ -121,17 +103,13 @@ def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(f
     [(at, pid, *_)] = field.on(3)
     for path in own.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with field.load(40, 100) as result:
-        pass
-    nothing_lost(result)
+    field.check_serving()
     assert {one[:2] for one in field.wait_for_engines(3)} == three
     field.kill(pid)
     fault = f"{NET}.3: {DEMO} has no model, but apply ran with {fingerprint(Path(DEMO))}"
     wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
     two = {one[:2] for one in field.wait_for_engines(2)}
-    with field.load(40, 100) as result:
-        pass
-    nothing_lost(result)
+    field.check_serving()
     assert two == three - {(at, pid)}
     shutil.copytree(DEMO, own, dirs_exist_ok=True)
     apply = [sys.executable, "-m", "switchyard", "cluster", "apply"]
@@ -139,12 +117,8 @@ def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(f
     told, _ = done.communicate(timeout=120)
     assert done.returncode == 0, (told, field.logs())
     assert two < {one[:2] for one in field.wait_for_engines(3)}
-    field.stop_node(3)
-    field.start_node(3)
-    field.wait_for_nodes(3)
-    field.machines.settings(2)
-    field.apply()
-    field.wait_for_engines(2)
+    field.restart_node(3)
+    field.scale(2)
 
 
 def test_more_load_brings_engines_and_less_ends_them(field):
@@ -158,9 +132,7 @@ def test_more_load_brings_engines_and_less_ends_them(field):
     with field.load(10, 200, 20.0) as result:
         field.wait_for_engines(1)
     nothing_lost(result)
-    field.machines.settings(2)
-    field.apply()
-    field.wait_for_engines(2)
+    field.scale(2)
 
 
 def test_all_engines_gone_is_a_wait(field):
@@ -182,9 +154,7 @@ def test_a_killed_server_loses_its_own_streams_and_the_next_one_serves(field):
     wait_until(lambda: field.jobs() == 0)  # the engines have cancelled them
     field.start_server()
     assert {one[:2] for one in field.wait_for_engines(2)} == before
-    with field.load(40, 100) as result:
-        pass
-    nothing_lost(result)
+    field.check_serving()
 
 
 def test_a_head_that_was_killed_is_followed_by_another(field):
@@ -215,9 +185,7 @@ def test_a_head_with_an_engine_takes_it_along(field):
         field.wait_for_engines(5, [own[1]], 240)
     some_lost(result, began, 2.0 + 5, jobs)
     assert set(pids(five)) - {own[1]} < set(pids(field.engines()))
-    field.machines.settings(2)
-    field.apply()
-    field.wait_for_engines(2)
+    field.scale(2)
 
 
 def test_down_ends_all_and_leaves_the_machines(field):

@@ -27,17 +27,8 @@ MAY = {
     "operator": ("admin",),
 }
 OPEN = {
-    *(
-        "/",
-        "/favicon.ico",
-        "/ping",
-        "/api/hello",
-        "/openapi.json",
-        "/docs",
-        "/docs/",
-        "/docs/<path:name>",
-        "/ui/<name>",
-    ),
+    *("/", "/favicon.ico", "/ping", "/api/hello", "/openapi.json"),
+    *("/docs", "/docs/", "/docs/<path:name>", "/ui/<name>"),
     *("/health", "/health/live", "/health/ready"),
     *("/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"),
 }
@@ -177,22 +168,16 @@ def test_two_different_keys_are_a_mistake(client, headers):
 
 
 @pytest.mark.parametrize(
-    ("path", "headers", "kind"),
-    [
-        ("/v1/messages", {}, "authentication_error"),
-        ("/v1/models", {"anthropic-version": "2023-06-01"}, "authentication_error"),
-    ],
+    ("method", "path", "headers"),
+    [("POST", "/v1/messages", {}), ("GET", "/v1/models", {"anthropic-version": "2023-06-01"})],
 )
-def test_anthropics_clients_are_told_in_their_words(client, path, headers, kind):
-    response = client.open(path, method="GET" if "models" in path else "POST", headers=headers)
-    assert response.status_code == 401
-    assert response.json["type"] == "error"
-    assert response.json["error"] == {"type": kind, "message": MISSING}
-    response = client.open(
-        path,
-        method="GET" if "models" in path else "POST",
-        headers={**headers, "x-api-key": KEYS["prom"]},
-    )
+def test_anthropics_clients_are_told_in_their_words(client, method, path, headers):
+    response = client.open(path, method=method, headers=headers)
+    error = {"type": "authentication_error", "message": MISSING}
+    assert (response.status_code, response.json["type"]) == (401, "error")
+    assert response.json["error"] == error
+    headers = {**headers, "x-api-key": KEYS["prom"]}
+    response = client.open(path, method=method, headers=headers)
     assert (response.status_code, response.json["error"]["type"]) == (403, "permission_error")
 
 

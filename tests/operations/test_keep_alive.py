@@ -1,9 +1,8 @@
 """`keep_alive` of Ollama's API: an admin's key sets how long a model stays loaded."""
 
-import time
-
 import pytest
 
+from tests.hosts.conftest import wait_for
 from tests.operations.conftest import bearer
 from tests.scripted import ScriptedBackend, says
 
@@ -33,7 +32,4 @@ def test_only_an_admins_key_sets_it(make_keyed):
     assert ask("root", -1).text.count('"load"') == 1
     assert models.served().idle_timeout == 0 and models.status().idle_left is None
     assert ask("root", 0, **CHAT).status_code == 200
-    deadline = time.monotonic() + 20
-    while models.status().state != "unloaded" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert models.status().state == "unloaded"
+    wait_for(lambda: models.status().state == "unloaded")

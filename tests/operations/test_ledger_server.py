@@ -14,6 +14,7 @@ import requests
 import websocket
 
 from tests.faults.conftest import SCRIPTED, worker_of
+from tests.hosts.conftest import wait_for
 from tests.live.conftest import ROOT
 from tests.operations.ledgers import read
 
@@ -21,13 +22,6 @@ URL = "/v1/completions"
 NUM_STREAMS = 20
 MARGIN = 0.5  # seconds: an interval of the ledger, on a machine with much else to do
 STATES = "SELECT state, count(*) FROM requests GROUP BY 1"
-
-
-def wait_for(look, wanted):
-    deadline = time.monotonic() + 30
-    while (found := look()) != wanted:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
 
 
 def open_rows(path):
@@ -66,7 +60,7 @@ def test_a_killed_server_loses_no_row_and_counts_none_twice(start, path):
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(ask_again_and_again) for _ in range(4)]
-        wait_for(lambda: len(finished) >= 120, True)
+        wait_for(lambda: len(finished) >= 120)
         killed = time.monotonic()
         kill(server)
         is_over.set()
@@ -98,7 +92,7 @@ def test_a_server_that_ends_leaves_nothing_open(start, path, grace):
     server = start(SCRIPTED, ledger=path, grace=grace).wait_until_ready()
     body = {"prompt": [3, 4, 5], "max_tokens": 100, "stream": True}
     streams = [server.post(URL, body, stream=True) for _ in range(4)]
-    wait_for(lambda: open_rows(path), 4)
+    wait_for(lambda: open_rows(path) == 4)
     readers = [threading.Thread(target=response.close) for response in streams[:1]]
     readers += [threading.Thread(target=lambda r=r: r.content) for r in streams[1:]]
     for reader in readers:
@@ -108,23 +102,6 @@ def test_a_server_that_ends_leaves_nothing_open(start, path, grace):
         reader.join(30)
     assert dict(read(path, STATES)) == {"done": 4}
     assert read(path, "SELECT sum(requests) FROM days") == [(4,)]
-
-
-SELDOM = """
-from tests.faults.scripted_conf import *
-from switchyard.app.ledger import writer
-writer.INTERVAL = 1000.0
-"""
-
-
-def test_what_has_ended_since_the_last_commit_is_written_at_the_end(start, path, tmp_path):
-    conf = tmp_path / "seldom_conf.py"
-    conf.write_text(SELDOM)
-    server = start([*SCRIPTED[:-1], str(conf)], ledger=path).wait_until_ready()
-    assert server.post(URL, {"prompt": [3, 4], "max_tokens": 3}).status_code == 200
-    assert read(path, STATES) == []
-    assert server.stop() == 0
-    assert read(path, STATES) == [("done", 1)]
 
 
 HOST = """

@@ -23,6 +23,7 @@ from switchyard.app.operations.logs import (
 )
 from tests.conftest import ROOT
 from tests.faults.conftest import SCRIPTED
+from tests.hosts.conftest import wait_for
 from tests.live.conftest import GUNICORN, Server
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import ScriptedBackend
@@ -232,10 +233,10 @@ def test_a_log_that_is_renamed_goes_on_in_another_file(start_logged, tmp_path):
     path = tmp_path / "access.log"
     server = start_logged(access_log=str(path), log_level="ERROR")
     assert post(server).status_code == 200
-    wait_for_lines(path, 1)
+    wait_for(lambda: path.exists() and path.read_text().count("\n"))
     path.rename(tmp_path / "access.log.1")
     assert post(server).status_code == 200
-    wait_for_lines(path, 1)
+    wait_for(lambda: path.exists() and path.read_text().count("\n"))
     [line] = path.read_text().splitlines()
     assert line.startswith("127.0.0.1 - ann [") and "completion_tokens=3" in line
     assert server.stop() == 0
@@ -245,22 +246,13 @@ def test_a_log_that_is_renamed_goes_on_in_another_file(start_logged, tmp_path):
 def test_the_audit_goes_to_stderr_whatever_the_level(start_logged, tmp_path):
     server = start_logged(log_level="ERROR")
     KeysFile(tmp_path / "keys.toml").write(entry("ann"), entry("bob"))
-    deadline = time.monotonic() + 20  # it is seen while no requests come
-    while "switchyard.audit: server: keys reloaded: added bob\n" not in server.output:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    told = "switchyard.audit: server: keys reloaded: added bob\n"
+    wait_for(lambda: told in server.output)  # while no requests come
     for headers in (bearer("wrong"), {}):
         url = f"{server.url}/v1/models"
         assert requests.get(url, headers=headers, timeout=60).status_code == 401
     assert server.stop() == 0
     assert "switchyard.audit: address:127.0.0.1: wrong API keys: 1\n" in server.output
-
-
-def wait_for_lines(path, count):
-    deadline = time.monotonic() + 20
-    while not path.exists() or len(path.read_text().splitlines()) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_log_that_cannot_be_opened_ends_the_start(tmp_path, model_path):

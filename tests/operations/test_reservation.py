@@ -5,7 +5,6 @@ import itertools
 import queue
 import random
 import threading
-import time
 
 import pytest
 
@@ -17,12 +16,11 @@ from switchyard.app.operations.keys import parse_keys
 from switchyard.app.operations.limits import Quotas
 from switchyard.app.operations.reservation import EXTENSION
 from switchyard.engine.job import USUAL_TOKENS
-from switchyard.engine.messages import ModelInfo
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule.usual import MOST_MEANS, UsualAnswers
 from tests.operations.conftest import Clock, bearer, entry
 from tests.operations.ledgers import post
-from tests.scripted import ScriptedBackend, endless, job
+from tests.scripted import ScriptedBackend, job
 
 PAGE = 256
 DAY = datetime.date(2026, 11, 30)
@@ -97,27 +95,6 @@ def test_a_budget_is_not_overspent_by_asking_at_once(make_counted, keys_file, ga
     client.wait(40)
     assert "has used 500 tokens" in post(client, body, headers=bearer("ann")).text
     assert client.ledger._budgets._reserved == {}
-
-
-def test_a_key_of_a_small_minute_runs_several_chats_at_once(make_keyed, keys_file, ask, gate):
-    """Chats that send no max_tokens, on a server whose default is 30,000."""
-    info = ModelInfo(40_000, 4096, 256, 1000, "scripted")
-    keys_file.write(entry("ann", tpm=60_000))
-    backend = ScriptedBackend(endless, gate, info=info)
-    client = make_keyed(backend, default_max_tokens=30_000, heartbeat=0.05)
-    body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
-    streams = [
-        client.post("/v1/chat/completions", json=body, headers=bearer("ann")) for _ in range(4)
-    ]
-    assert [stream.status_code for stream in streams] == [200] * 4
-    gate.open()
-    deadline = time.monotonic() + 20
-    while len(backend.enqueued) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    assert [job.max_new_tokens for job in backend.enqueued] == [30_000] * 4
-    for stream in streams:
-        stream.close()
 
 
 def test_chats_at_once_overspend_a_small_minute_by_an_extension_each_at_most():

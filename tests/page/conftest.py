@@ -222,6 +222,12 @@ def say(page, text):
     page.locator("#input").press("Control+Enter")
 
 
+def chat(page, text):
+    """Say it, and have the whole answer."""
+    say(page, text)
+    return complete(page)
+
+
 def begin(page):
     """A new conversation."""
     page.keyboard.press("Control+Shift+O")

@@ -9,8 +9,8 @@ from tests.hosts.conftest import wait_for
 from tests.page.conftest import (
     SIZES,
     begin,
+    chat,
     close_list,
-    complete,
     open_list,
     reload,
     say,
@@ -36,8 +36,7 @@ def talk(visit, page):
         for number, question in enumerate(questions):
             if number:
                 begin(page)
-            say(page, question)
-            complete(page)
+            chat(page, question)
         open_list(page)
 
     return make
@@ -131,13 +130,11 @@ def test_a_switch_keeps_nothing_and_gives_nothing_up_before_the_end(talk, page):
     page.get_by_label("Keep conversations in this browser").uncheck()
     page.get_by_role("button", name="Done").click()
     assert titles(page) == ["First"]
-    say(page, "More")
-    complete(page)
+    chat(page, "More")
     reload(page)
     open_list(page)
     page.get_by_text("No conversations yet.").wait_for()
-    say(page, "Second")
-    complete(page)
+    chat(page, "Second")
     open_list(page)
     page.get_by_role("button", name="Preferences").click()
     page.get_by_label("Keep conversations in this browser").check()

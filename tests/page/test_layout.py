@@ -5,6 +5,7 @@ import pytest
 from tests.page.conftest import (
     SIZES,
     answer,
+    chat,
     complete,
     open_list,
     say,
@@ -37,8 +38,7 @@ def focus(page):
 def test_a_window_has_all_of_it_in_both_themes(visit, page, width, scheme):
     page.emulate_media(color_scheme=scheme)
     visit(ScriptedBackend(says("```\n", "x" * 200, "\n```\n", "y" * 200)))
-    say(page, "Hi!" * 100)
-    complete(page)
+    chat(page, "Hi!" * 100)
     page.locator("#brief").click()
     page.get_by_role("img", name="Tokens a second").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -59,8 +59,7 @@ def test_axe_finds_nothing(visit, page, scheme):
 
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     visit(ScriptedBackend(says("<think>", "Hm.", "</think>", TEXT)))
-    say(page, "Hi!")
-    complete(page).get_by_text("Thoughts").click()
+    chat(page, "Hi!").get_by_text("Thoughts").click()
     page.get_by_role("button", name="Regenerate").click()
     page.get_by_text("2/2").wait_for()
     complete(page)
@@ -147,8 +146,7 @@ def test_messages_settings_and_columns_go_by_keyboard(visit, page, focus):
         focus(selector, key)
         page.keyboard.press("Enter")
 
-    say(page, "One")
-    complete(page)
+    chat(page, "One")
     enter(tool("user", 2))  # Edit
     page.keyboard.press("Control+A")
     page.keyboard.type("Two")
@@ -182,8 +180,7 @@ def test_files_and_preferences_go_by_keyboard(visit, page, focus, tmp_path):
     counts = []
     page.route("**/token-count", lambda route: counts.append(route))
     visit(ScriptedBackend(says("Fine.")))
-    say(page, "One")
-    complete(page)
+    chat(page, "One")
     notes = tmp_path / "notes.txt"
     notes.write_text("some notes")
     focus("#attach")
@@ -227,8 +224,7 @@ def test_markdown_fits_the_window_and_its_code_is_copied(visit, page, focus):
     visit(
         ScriptedBackend(says(TEXT, f"\n```python\ndef {long}():\n```\n", "**b** ~~d~~\n- [ ] t\n"))
     )
-    say(page, "Hi!")
-    shown = complete(page)
+    shown = chat(page, "Hi!")
     assert shown.locator("h1, table, ul, strong, del, input[type=checkbox]").count() == 7
     assert shown.locator("a").get_attribute("rel") == "noopener noreferrer"
     assert shown.locator(".language").all_text_contents() == ["c", "python"]
@@ -257,8 +253,7 @@ def test_enter_sends_or_breaks_the_line_by_the_window(visit, page, width):
 def test_on_a_phone_the_list_is_a_drawer_and_one_part_scrolls(visit, page):
     page.emulate_media(reduced_motion="reduce")
     visit(ScriptedBackend(says("Long. " * 500)))
-    say(page, "Hi!")
-    complete(page)
+    chat(page, "Hi!")
     scrollers = """() => [...document.querySelectorAll("*")].filter((one) =>
         one.scrollHeight > one.clientHeight + 1
         && /auto|scroll/.test(getComputedStyle(one).overflowY)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.page.conftest import SIZES, answer, begin, complete, reload, say, text_of, titles
+from tests.page.conftest import SIZES, answer, begin, chat, complete, reload, say, text_of, titles
 from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.page
@@ -39,8 +39,7 @@ def shown(page):
 @pytest.mark.parametrize("width", SIZES)
 def test_answers_are_regenerated_and_their_alternatives_shown(numbered, page):
     numbered()
-    say(page, "Hi!")
-    complete(page)
+    chat(page, "Hi!")
     press(page, "Regenerate", answer(page))
     answer(page).get_by_text("Answer 2.").wait_for()
     complete(page).get_by_text("2/2").wait_for()
@@ -60,8 +59,7 @@ def test_answers_are_regenerated_and_their_alternatives_shown(numbered, page):
 def test_an_edited_question_is_asked_again_and_an_edited_answer_keeps_what_follows(numbered, page):
     numbered()
     for text in ("One", "Two"):
-        say(page, text)
-        complete(page)
+        chat(page, text)
     page.locator(".note:visible").nth(1).wait_for()
     press(page, "Edit", page.locator("article.assistant").first)
     page.get_by_label("Text of the message").fill("Mine.")
@@ -79,8 +77,7 @@ def test_an_edited_question_is_asked_again_and_an_edited_answer_keeps_what_follo
 @pytest.mark.parametrize("width", SIZES)
 def test_an_answer_is_continued_where_it_ended(numbered, page):
     numbered()
-    say(page, "Hi!")
-    complete(page)
+    chat(page, "Hi!")
     body = asked_by(page, lambda: press(page, "Continue", answer(page)))
     assert body["continue_final_message"] is True
     assert body["messages"][-1] == {"role": "assistant", "content": "Answer 1."}
@@ -92,8 +89,7 @@ def test_an_answer_is_continued_where_it_ended(numbered, page):
 def test_a_deleted_message_comes_back_and_a_branch_is_a_conversation(numbered, page):
     numbered()
     for text in ("One", "Two"):
-        say(page, text)
-        complete(page)
+        chat(page, text)
     page.locator(".note:visible").nth(1).wait_for()
     press(page, "Delete", page.locator("article.assistant").first)
     assert shown(page) == ["One"]
@@ -108,8 +104,7 @@ def test_a_deleted_message_comes_back_and_a_branch_is_a_conversation(numbered, p
 def test_a_message_is_copied(numbered, page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     numbered()
-    say(page, "Hi!")
-    press(page, "Copy", complete(page))
+    press(page, "Copy", chat(page, "Hi!"))
     answer(page).get_by_text("Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == "Answer 1."
 
@@ -126,8 +121,7 @@ def test_calls_of_tools_are_shown_and_their_results_asked_for(visit, page):
     assert page.locator("#settings").is_visible()  # what can't be sent is said first
     page.get_by_label("Tools, as a JSON list").fill(tools)
     page.get_by_role("button", name="Done").click()
-    say(page, "Look!")
-    called = complete(page).locator(".call")
+    called = chat(page, "Look!").locator(".call")
     assert called.locator("strong").text_content() == "look"
     assert called.locator("pre").text_content() == '{"at": "<b>x</b>"}'
     page.locator("#ask-label").get_by_text("Result of the tool look").wait_for()
@@ -186,8 +180,7 @@ def test_text_is_raw_and_thoughts_unfold_by_switches(visit, page):
     page.get_by_label("Show thoughts").check()
     page.get_by_label("Show raw text").check()
     page.get_by_role("button", name="Done").click()
-    say(page, "Hi!")
-    shown = complete(page)
+    shown = chat(page, "Hi!")
     shown.get_by_text("Hm.").wait_for()
     assert text_of(shown) == "**bold**"
 

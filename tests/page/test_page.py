@@ -9,7 +9,7 @@ import pytest
 from switchyard.engine.messages import Chunk, Started
 from tests.hosts.conftest import wait_for
 from tests.operations.conftest import KEYS, entry
-from tests.page.conftest import SIZES, answer, begin, complete, reload, say, text_of
+from tests.page.conftest import SIZES, answer, begin, chat, complete, reload, say, text_of
 from tests.scripted import Gate, ScriptedBackend, finished, says
 
 pytestmark = pytest.mark.page
@@ -100,8 +100,7 @@ def test_what_a_model_writes_executes_and_loads_nothing(visit, page, text):
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     client = visit(ScriptedBackend(says(*text)))
-    say(page, text)
-    shown = complete(page)
+    shown = chat(page, text)
     assert text_of(page.locator("article.user")) == text
     assert page.locator(".pane img, .pane script, .pane iframe").count() == 0
     for link in shown.locator("a").all():
@@ -124,14 +123,12 @@ def test_a_line_of_ten_megabytes_leaves_the_page_usable(visit, page):
     reload(page)
     assert complete(page).locator(".text").evaluate(length) == 10_000_000
     begin(page)
-    say(page, "Once more.")
-    assert text_of(complete(page)) == "Short."
+    assert text_of(chat(page, "Once more.")) == "Short."
 
 
 def test_thoughts_are_folded(visit, page):
     visit(ScriptedBackend(says("<think>", "secret plan", "</think>", "Answer.")))
-    say(page, "Hi!")
-    shown = complete(page)
+    shown = chat(page, "Hi!")
     assert not shown.locator(".thoughts").is_visible()
     shown.get_by_text("Thoughts").click()
     shown.get_by_text("secret plan").wait_for()
@@ -255,8 +252,7 @@ def test_an_answer_that_waits_for_a_connection_can_be_stopped(visit, page):
 
 def test_a_server_that_is_gone_is_said_and_the_conversation_kept(visit, page):
     client = visit(ScriptedBackend(says("Here.")))
-    say(page, "Hi!")
-    complete(page)
+    chat(page, "Hi!")
     page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
     page.route("**/ui/status", lambda route: route.abort("connectionrefused"))
     say(page, "Still there?")
@@ -292,8 +288,7 @@ def test_an_answer_that_comes_at_once_leaves_the_page_time_for_its_visitor(visit
     stream = {"content_type": "text/event-stream", "body": f"{body}data: [DONE]\n\n"}
     page.route("**/v1/chat/completions", lambda route: route.fulfill(**stream))
     page.evaluate(LARGEST_STEP)
-    say(page, "Hi!")
-    complete(page)
+    chat(page, "Hi!")
     text = text_of(answer(page))
     assert page.evaluate("self.largest") < len(text) / 3, len(text)
     assert "\ufffd" not in text
