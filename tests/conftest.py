@@ -34,9 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A slow machine is no fault.
 hypothesis.settings.register_profile(
-    "switchyard",
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "switchyard", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("switchyard")
 

@@ -100,11 +100,7 @@ def named(source):
         ("with lock:\n    x = y", {"with dropped: with lock -> if True"}),
         (
             "try:\n    x = y\nexcept E:\n    x = z\nfinally:\n    x = w",
-            {
-                "not caught: E -> ()",
-                "swallowed: x = z -> pass",
-                "finally emptied: x = w -> pass",
-            },
+            {"not caught: E -> ()", "swallowed: x = z -> pass", "finally emptied: x = w -> pass"},
         ),
         ("x = 1  # same: nothing reads it", set()),
         ("x = 1  # same:", {"constant: 1 -> 2"}),

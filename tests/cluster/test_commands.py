@@ -232,10 +232,7 @@ def test_without_ray_or_with_another_one_all_commands_say_what_to_install(
 ):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.61.0")
     cure = "pip install 'switchyard[cluster]'"
-    assert call(command) == (
-        1,
-        f"switchyard: ray 2.61.0 is installed, but 2.60 is needed: {cure}",
-    )
+    assert call(command) == (1, f"switchyard: ray 2.61.0 is installed, but 2.60 is needed: {cure}")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert call(command) == (1, f"switchyard: ray is not installed: {cure}")
 
@@ -404,10 +401,7 @@ def test_a_lost_engine_hides_no_other_from_status_and_changes_no_file_of_engines
 
 def test_a_new_key_is_the_owners_alone_and_replaces_none(call, tmp_path):
     path = str(tmp_path / "new.key")
-    assert call("head", "--new-key", path) == (
-        0,
-        f"{path} has a new key; copy it to each machine",
-    )
+    assert call("head", "--new-key", path) == (0, f"{path} has a new key; copy it to each machine")
     assert os.stat(path).st_mode & 0o777 == 0o600 and os.stat(path).st_size == 65
     status, told = call("head", "--new-key", path)
     assert status == 1 and "File exists" in told

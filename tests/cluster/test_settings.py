@@ -8,12 +8,7 @@ from switchyard import addresses
 from switchyard.addresses import addresses_here, answers_outside
 from switchyard.app import SettingsError, read_settings
 from switchyard.cluster import wanted as module
-from switchyard.cluster.machine import (
-    environment,
-    environment_of_machine,
-    own_address,
-    ray_start,
-)
+from switchyard.cluster.machine import environment, environment_of_machine, own_address, ray_start
 from switchyard.cluster.wanted import There, changes, version_of, wanted
 
 CLUSTER = '[cluster]\nhead = "10.0.0.1"\nnetwork = "10.0.0.0/24"\n'

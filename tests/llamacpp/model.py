@@ -24,8 +24,7 @@ def make(path):
     vocabulary = content["model"]["vocab"]
     specials = {token["content"] for token in content["added_tokens"]}
     mute(
-        path / "model.safetensors",
-        [i for t, i in vocabulary.items() if t in specials or is_odd(t)],
+        path / "model.safetensors", [i for t, i in vocabulary.items() if t in specials or is_odd(t)]
     )
 
 

@@ -25,8 +25,8 @@ from switchyard.app.operations.limits import Quotas
 from switchyard.engine.messages import Timings
 from switchyard.engine.stream import Used
 from tests.operations.conftest import Clock, bearer, entry
-from tests.operations.ledgers import URL, post, read, timed
-from tests.operations.test_ledger import BODY, Full, refuse
+from tests.operations.ledgers import URL, read
+from tests.operations.test_ledger import Full, refuse
 from tests.operations.test_ledger_start import insert
 from tests.scripted import ScriptedBackend, job
 
@@ -193,25 +193,6 @@ def test_a_ledger_that_another_server_has_is_asked_for_once(ledger, path, monkey
     assert len([r for r in caplog.records if "nothing is written" in r.getMessage()]) == 1
     other.start()  # nor later
     assert other._open() is None
-
-
-def test_a_row_says_when_its_request_came(make_open, path, wall, gate, monkeypatch):
-    client = make_open(ScriptedBackend(timed, gate=gate))
-    client.ledger.start()
-    gate.step(2)
-    thread = threading.Thread(target=post, args=(client, BODY))
-    thread.start()
-    while not (found := read(path, "SELECT started FROM requests")):
-        thread.join(0.01)
-    assert found[0][0] < wall.now
-    gate.open()
-    thread.join(20)
-    client.wait()
-    monkeypatch.setattr(writing, "INTERVAL", 600.0)  # begin and end are written together
-    assert post(client, BODY).status_code == 200
-    client.wait()
-    for started, end in read(path, "SELECT started, ended FROM requests"):
-        assert started < end == wall.now
 
 
 # Accounts

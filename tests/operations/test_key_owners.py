@@ -3,13 +3,12 @@ their addresses; an admin sees and ends all.
 """
 
 import logging
-import threading
 
 import pytest
 
 from tests.app.conftest import Streamed, listed_name, wait_until_empty
 from tests.operations.conftest import bearer
-from tests.scripted import Gate, ScriptedBackend, ticking
+from tests.scripted import ScriptedBackend, ticking
 
 URL = "/v1/completions"
 LONG = {"prompt": "x", "max_tokens": 2000}
@@ -79,39 +78,6 @@ def test_a_process_of_the_servers_machine_needs_a_key_to_end_anything(client, st
     identifier = stream().identifier
     assert client.delete(f"/v1/requests/{identifier}").status_code == 401
     assert client.get("/v1/requests").status_code == 401
-
-
-def test_one_idempotency_key_of_two_keys_is_two(make_keyed):
-    backend = ScriptedBackend()
-    client = make_keyed(backend)
-    texts = [
-        client.post(
-            URL,
-            json={"prompt": "x", "max_tokens": n},
-            headers={"Idempotency-Key": "1", **bearer(name)},
-            **more,
-        ).json["choices"][0]["text"]
-        for n, name, more in ((2, "ann", {}), (3, "bob", {}), (2, "ann", THERE))
-    ]
-    assert texts == ["0 1 ", "0 1 2 ", "0 1 "]
-    assert len(backend.enqueued) == 2
-
-
-def test_an_abort_ends_ones_own_generations(make_keyed):
-    gate = Gate()
-    client = make_keyed(ScriptedBackend(gate=gate))
-    thread = threading.Thread(
-        target=client.application.test_client().post,
-        args=("/api/v1/generate",),
-        kwargs={"json": {"prompt": "x", "max_length": 5}, "headers": bearer("ann")},
-    )
-    thread.start()
-    gate.wait_until_held()
-    for name, success in (("bob", False), ("ann", True)):
-        response = client.post("/api/extra/abort", json={}, headers=bearer(name))
-        assert response.json == {"success": success}
-    gate.open()
-    thread.join(20)
 
 
 def test_shares_are_by_key(make_keyed):

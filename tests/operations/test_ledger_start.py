@@ -91,10 +91,7 @@ def anothers_of_our_version(path):
     [
         (not_a_database, "is damaged .*put a backup in its place, or move it away"),
         (torn, "is damaged .*put a backup in its place, or move it away"),
-        (
-            newer,
-            r"was written by a newer version of Switchyard \(2, this one knows 1\): run",
-        ),
+        (newer, r"was written by a newer version of Switchyard \(2, this one knows 1\): run"),
         (anothers, "is another program's database: name another file"),
         (anothers_of_our_version, "is another program's database: name another file"),
         (lambda path: path.mkdir(), "can't be written: .*directory"),

@@ -15,12 +15,7 @@ import requests
 from switchyard.app.operations import logs
 from switchyard.app.operations.access import AccessLine, AccessLog
 from switchyard.app.operations.account import Account, Consumption
-from switchyard.app.operations.logs import (
-    JsonFormatter,
-    TextFormatter,
-    _Listener,
-    _ToListener,
-)
+from switchyard.app.operations.logs import JsonFormatter, TextFormatter, _Listener, _ToListener
 from tests.conftest import ROOT
 from tests.faults.conftest import SCRIPTED
 from tests.hosts.conftest import wait_for

@@ -5,7 +5,6 @@ import logging
 import os
 import queue
 import stat
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from switchyard.app.operations.logs import _AccessFile, say
 from switchyard.app.operations.trace import parse_trace
 from switchyard.app.services import KEY
 from switchyard.engine.messages import Chunk, Failed, Started
-from tests.conftest import ROOT
 from tests.operations.conftest import KEYS, bearer
 from tests.operations.ledgers import timed
 from tests.scripted import Gate, ScriptedBackend, endless
@@ -151,24 +149,6 @@ def test_a_line_of_the_servers_own_is_written_in_one_piece(monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     say("served", "text")
     assert writes == ["served\n"]
-
-
-@pytest.mark.parametrize("path", ["", "-", "access.log"])
-def test_access_lines_go_where_they_are_asked_for(tmp_path, path):
-    code = (
-        "import logging, sys\n"
-        "from switchyard.app.operations.logs import ACCESS, AUDIT, listen\n"
-        "listener = listen('INFO', 'text', sys.argv[1])\n"
-        "for name in (ACCESS, AUDIT): logging.getLogger(name).info('told')\n"
-        "listener.stop()\n"
-    )
-    file = tmp_path / path if path == "access.log" else path
-    done = subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, capture_output=True)
-    assert done.returncode == 0
-    assert done.stderr.count(b"switchyard.access: told") == (path == "-")
-    assert done.stderr.count(b"switchyard.audit: told") == 1
-    if path == "access.log":
-        assert file.read_text().count(": told") == 1
 
 
 def test_the_access_log_is_not_for_everybody(tmp_path):

@@ -24,6 +24,8 @@ def test_a_viewer_sees_what_its_role_may(client, name, sees_all):
     assert ("streams" in told) == ("recoveries" in told["models"][0]) == sees_all
     assert ("queue" in told) == (name == "root")
     assert told["models"][0]["state"] == "ready"
+    told = client.get("/v1/status", headers=bearer(name)).json
+    assert ("streams" in told) == ("recoveries" in told["models"][0]) == sees_all
 
 
 def test_the_files_need_no_key_and_the_stream_does(client):

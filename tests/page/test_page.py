@@ -158,38 +158,6 @@ def test_a_wrong_key_is_said_in_words_and_the_conversation_kept(visit, page, tmp
     assert KEYS["ann"] not in stored  # the tab's end forgets it
 
 
-def test_a_full_queue_is_said_with_the_wait(visit, page):
-    gate = Gate()
-    try:
-        visit(ScriptedBackend(says("First."), gate, max_active=1), max_batch_size=1, max_pending=1)
-        for _ in range(3):
-            begin(page)
-            say(page, "Hi!")
-        said = page.locator(".pane .trouble").text_content()
-        assert re.match(r"Too much at once: .* Try again in \d+ s\.", said)
-    finally:
-        gate.open()
-    page.get_by_role("button", name="Try again").click()
-    for number in range(3):
-        page.locator("#list .title").nth(number).click()
-        assert text_of(complete(page)) == "First."
-
-
-def test_a_model_that_loads_is_said_and_the_page_sees_it_ready(visit, page):
-    backend = ScriptedBackend(says("Awake."))
-    backend.opening.clear()
-    try:
-        visit(backend, wait=False)
-        page.locator("#brief").get_by_text("loading").wait_for()
-        say(page, "Hi!")
-        page.locator(".pane").get_by_text(re.compile("Not ready: .*load")).wait_for()
-    finally:
-        backend.opening.set()
-    page.locator("#brief").get_by_text("ready").wait_for()
-    page.get_by_role("button", name="Try again").click()
-    assert text_of(complete(page)) == "Awake."
-
-
 @pytest.mark.parametrize("width", SIZES)
 def test_the_state_of_the_server_changes_under_load(visit, page):
     gate = Gate()
@@ -230,24 +198,6 @@ def test_the_queue_is_shown_by_its_places(visit, page):
     finally:
         may_end.set()
     page.locator("#status ol").wait_for(state="detached")
-
-
-def test_an_answer_that_waits_for_a_connection_can_be_stopped(visit, page):
-    gate = Gate()
-    try:
-        client = visit(ScriptedBackend(says("Done."), gate))
-        for _ in range(6):
-            begin(page)
-            say(page, "Hi!")
-        page.get_by_text("Waits:").wait_for()
-        page.keyboard.press("Escape")
-        assert "stopped" in complete(page).text_content()
-        assert page.get_by_text("Waits:").count() == 0
-        wait_for(lambda: client.models.num_jobs == 5)
-    finally:
-        gate.open()
-    page.get_by_role("button", name="Regenerate").click()
-    page.locator(".pane").get_by_text("Done.").wait_for()
 
 
 def test_a_server_that_is_gone_is_said_and_the_conversation_kept(visit, page):

@@ -38,13 +38,7 @@ def test_a_template_gives_all_its_wordings_and_no_other():
     r = random.Random(0)
     found = {say(r, "{Hi|Hello{ there|}}, $name!|$name{?|}", name="{A|$b}") for _ in range(500)}
     name = "{A|$b}"
-    assert found == {
-        f"Hi, {name}!",
-        f"Hello, {name}!",
-        f"Hello there, {name}!",
-        f"{name}?",
-        name,
-    }
+    assert found == {f"Hi, {name}!", f"Hello, {name}!", f"Hello there, {name}!", f"{name}?", name}
 
 
 def test_unbalanced_braces_are_refused():
