@@ -153,11 +153,6 @@ class Field:
     def supervisor_of(self, pid):
         return parent_of(pid)
 
-    def jobs(self):
-        """Jobs of all engines, as these report them to their supervisors."""
-        found = self.machines.status()["models"][MODEL]["engines"]
-        return sum(int(one["state"].split(", ")[1].split()[0]) for one in found)
-
     def kill(self, pid, number=signal.SIGKILL):
         os.kill(pid, number)
 

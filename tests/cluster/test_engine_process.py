@@ -1,7 +1,6 @@
 """The supervision of one engine, with real processes that speak as an engine does."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -133,14 +132,6 @@ def test_the_end_of_a_ready_engine_is_told_once(make, way, fault):
     assert told.acquire(timeout=30)
     assert one.fault == fault and not is_there(one.pid)
     assert not told.acquire(blocking=False)
-
-
-def test_a_frozen_engine_is_killed(make):
-    told = threading.Event()
-    one = make("well")
-    one.start(told.set)
-    os.kill(one.pid, signal.SIGSTOP)
-    assert told.wait(30) and one.fault == "the engine gave no sign of life"
 
 
 def test_an_end_that_is_asked_for_is_no_fault_and_waits_no_longer_than_its_grace(make):

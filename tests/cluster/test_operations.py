@@ -65,28 +65,6 @@ def test_the_earlier_of_two_applies_gives_way(field):
     assert {one[:2] for one in field.wait_for_engines(2)} == before
 
 
-def test_a_machine_with_other_files_gets_no_engine_and_is_named(field):
-    """Machine 3 sees other files at the model's path."""
-    other = field.machines.root / "other-model"
-    shutil.copytree(DEMO, other)
-    with open(other / "config.json", "a") as file:
-        file.write(" ")
-    field.restart_node(3, *seeing(other))
-    field.wait_for_engines(2)
-    field.machines.settings(3)
-    apply = field.machines.switchyard(1, "cluster", "apply", text=True)
-    fault = f"{NET}.3: {DEMO} has the files {fingerprint(other)}, but apply ran with"
-    wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
-    assert len(field.wait_for_engines(2)) == 2
-    rests = f"{NET}.3: failed 3 times, the next try is at"
-    wait_until(lambda: rests in " ".join(field.machines.status()["models"][MODEL]["faults"]), 120)
-    field.restart_node(3)
-    field.machines.settings(2)
-    field.apply()
-    assert f"{fault} {fingerprint(Path(DEMO))}: copy the model" in apply.communicate(timeout=60)[0]
-    field.wait_for_engines(2)
-
-
 def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(field):
     """Machine 3 has its own copy. `apply` also runs where the model's directory is empty."""
     own, nothing = field.machines.root / "own-model", field.machines.root / "nothing"
@@ -133,28 +111,6 @@ def test_more_load_brings_engines_and_less_ends_them(field):
         field.wait_for_engines(1)
     nothing_lost(result)
     field.scale(2)
-
-
-def test_all_engines_gone_is_a_wait(field):
-    before = pids(field.engines())
-    for pid in before:
-        field.kill(pid)
-    wait_until(lambda: not any(map(is_there, before)))
-    with field.load(40, 100) as result:
-        field.wait_for_engines(2, before)
-    nothing_lost(result)
-
-
-def test_a_killed_server_loses_its_own_streams_and_the_next_one_serves(field):
-    before = {one[:2] for one in field.engines()}
-    with field.load(60, 400) as result:
-        for pid in field.server_pids():
-            field.kill(pid)
-    assert result["lost"] == 60 and result["wrong"] == 0
-    wait_until(lambda: field.jobs() == 0)  # the engines have cancelled them
-    field.start_server()
-    assert {one[:2] for one in field.wait_for_engines(2)} == before
-    field.check_serving()
 
 
 def test_a_head_that_was_killed_is_followed_by_another(field):

@@ -62,10 +62,6 @@ export function html(text) {
   return element.innerHTML;
 }
 
-export function show(text) {
-  document.body.append(render(text));
-}
-
 /** The pieces rendered one after the other. */
 export function streamed(pieces) {
   const element = document.createElement("div");

@@ -86,14 +86,6 @@ def test_what_else_is_made(run, text):
     assert run("html", text) == MADE[text]
 
 
-def test_a_button_copies_the_code(run, page):
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    run("show", "```js\nlet a; // <b>\n\n  b\n```\nText.")
-    page.get_by_role("button", name="Copy").click()
-    page.get_by_role("button", name="Copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()") == "let a; // <b>\n\n  b\n"
-
-
 def test_a_paragraph_without_end_is_text_in_the_end(run):
     made = run("html", "word *and* " * 50_000)
     assert made.endswith("word *and*</span></p>")
