@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from tests.cluster.machines import MODEL, NET, Machines
+from tests.cluster.machines import NET, Machines
 from tests.cluster.outcome import nothing_lost
 from tests.conftest import ROOT
 

@@ -29,6 +29,11 @@ def state(replicas, version="v1", state="RUNNING", unplaced=0, message=""):
     }
 
 
+DONE = {"llama": state({"RUNNING": 3})}
+WAITS = {"llama": state({"RUNNING": 2, "STARTING": 1}, unplaced=1)}
+FAILED = {"llama": state({}, state="DEPLOY_FAILED", message="10.0.0.2: no model")}
+
+
 class Fake:
     """A cluster whose states follow each other; the last stays."""
 
@@ -51,16 +56,9 @@ class Fake:
         return {name: There(one["target"], "v1") for name, one in self.states().items()}
 
     def nodes(self):
-        return [
-            {
-                **{"address": address, "gpus": gpus, "engines": engines, "label": label},
-                **{"is_head": is_head, "is_draining": not is_head},
-            }
-            for address, gpus, engines, label, is_head in (
-                ("10.0.0.1", 0, 0, "", True),
-                ("10.0.0.2", 2, 1, "big", False),
-            )
-        ]
+        names = ("address", "gpus", "engines", "label", "is_head", "is_draining")
+        rows = ("10.0.0.1", 0, 0, "", True, False), ("10.0.0.2", 2, 1, "big", False, True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def engines(self, name, is_whole=True):
         about = {"pid": 7, "state": "ready, 3 jobs, 0 wanted", "version": "v1", "since": 0.0}
@@ -91,28 +89,16 @@ def no_waits(monkeypatch):
 @pytest.mark.parametrize(
     ("cluster", "status", "last"),
     [
-        (Fake({}, {"llama": state({"STARTING": 3})}, {"llama": state({"RUNNING": 3})}), 0, "done"),
-        (
-            Fake({"llama": state({"RUNNING": 2, "STARTING": 1}, unplaced=1)}),
-            3,
-            "llama: waits for 1 GPU: 0 of 3 are free",
-        ),
-        (
-            Fake({"llama": state({"RUNNING": 3})}, is_latest=False),
-            3,
-            "another apply has begun since and takes precedence",
-        ),
-        (
-            Fake({"llama": state({}, state="DEPLOY_FAILED", message="10.0.0.2: no model")}),
-            1,
-            "llama: 10.0.0.2: no model",
-        ),
+        (Fake({}, {"llama": state({"STARTING": 3})}, DONE), 0, "done"),
+        (Fake(WAITS), 3, "llama: waits for 1 GPU: 0 of 3 are free"),
+        (Fake(DONE, is_latest=False), 3, "another apply has begun since and takes precedence"),
+        (Fake(FAILED), 1, "llama: 10.0.0.2: no model"),
         (  # the old version still runs, then an old model ends
             Fake(
                 {"llama": state({"RUNNING": 3}, "v0")},
                 {"llama": state({"RUNNING": 3, "STOPPING": 1}), "old": state({"STOPPING": 1})},
-                *[{"llama": state({"RUNNING": 3}), "old": state({"STOPPING": 1})}] * 2,
-                {"llama": state({"RUNNING": 3})},
+                *[{**DONE, "old": state({"STOPPING": 1})}] * 2,
+                DONE,
             ),
             0,
             "done",
@@ -257,7 +243,7 @@ def test_apply_and_status_say_why_an_engine_fails_while_others_run():
     fault = "10.0.0.3: /m has no model, but apply ran with fp_1: copy the model"
     two = {"llama": state({"RUNNING": 2, "STARTING": 1}, state="DEPLOYING", message=fault)}
     told = []
-    cluster = Fake(two, {"llama": state({"RUNNING": 3})})
+    cluster = Fake(two, DONE)
     cluster.failing = [fault]
     assert applying.apply(cluster, [WANTED], told.append) == 0
     assert told == [f"llama: 2 running, 1 starting; {fault}", "done"]
@@ -267,8 +253,7 @@ def test_apply_and_status_say_why_an_engine_fails_while_others_run():
 
 @pytest.mark.parametrize(("is_roomy", "status"), [(True, 0), (False, 3)])
 def test_an_engine_that_starts_slowly_waits_for_a_place_only_without_room(is_roomy, status):
-    slow = {"llama": state({"RUNNING": 2, "STARTING": 1}, unplaced=1)}
-    cluster = Fake(slow, slow, slow, {"llama": state({"RUNNING": 3})})
+    cluster = Fake(WAITS, WAITS, WAITS, DONE)
     cluster.is_roomy = is_roomy
     assert applying.apply(cluster, [WANTED], lambda line: None) == status
 
@@ -277,7 +262,7 @@ def test_an_engine_that_starts_slowly_waits_for_a_place_only_without_room(is_roo
 @pytest.mark.parametrize(("faults", "status"), [([], 0), (["10.0.0.3: no memory"], 1)])
 def test_a_failure_before_this_apply_is_none_of_it(faults, status, word):
     lost = state({"RUNNING": 2, "STARTING": 1}, state=word, message="10.0.0.3: no memory")
-    cluster = Fake({"llama": lost}, {"llama": state({"RUNNING": 3})})
+    cluster = Fake({"llama": lost}, DONE)
     cluster.failing = faults
     assert applying.apply(cluster, [WANTED], lambda line: None) == status
 
@@ -334,7 +319,7 @@ def test_a_node_goes_on_trying_and_says_so_each_half_minute(monkeypatch, capsys)
 @pytest.fixture
 def there(monkeypatch):
     """Commands see this cluster."""
-    cluster = Fake({"llama": state({"RUNNING": 2, "STARTING": 1}, unplaced=1)}, {})
+    cluster = Fake(WAITS, {})
     monkeypatch.setattr(commands, "Cluster", lambda settings, address: cluster)
     return cluster
 
@@ -357,7 +342,7 @@ def test_apply_declares_what_changes_no_engine_at_once(call, there, monkeypatch)
 def test_down_ends_the_engines_that_are_named_and_refuses_a_strange_name(call, there):
     status, told = call("down", "lama")
     assert status == 1 and there.deleted == []
-    there._states[:] = [{"llama": state({"RUNNING": 3})}, {}]
+    there._states[:] = [DONE, {}]
     status, told = call("down", "llama")
     assert (status, told, there.deleted) == (0, "ended: llama", ["llama"])
 
