@@ -3,7 +3,6 @@ file, addresses that are refused, looks at the file of keys.
 """
 
 import os
-import sqlite3
 import threading
 from datetime import date
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ from switchyard.engine.messages import Timings
 from switchyard.engine.stream import Used
 from tests.operations.conftest import Clock, bearer, entry
 from tests.operations.ledgers import URL, read
-from tests.operations.test_ledger import Full, refuse
+from tests.operations.test_ledger import full_disk, refuse
 from tests.operations.test_ledger_start import insert
 from tests.scripted import ScriptedBackend, job
 
@@ -78,15 +77,12 @@ def test_rows_go_when_they_are_a_day_too_old_but_for_those_at_work(path, wall):
 
 def test_a_ledger_that_waits_for_room_ends_at_once_and_closes_its_file(ledger, path, monkeypatch):
     monkeypatch.setattr(writing, "RETRY", 25.0)
-    ledger.start()
-    writer = ledger._writer
-    full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
-    refuse(ledger)
-    assert full.refused.wait(20)
+    full_disk(ledger)
     closing = threading.Thread(target=ledger.close)
     closing.start()
     closing.join(10)
-    assert not closing.is_alive() and not writer._thread.is_alive()
+    assert not closing.is_alive() and not ledger._writer._thread.is_alive()
+    assert ledger.num_errors == 3  # two commits, and the entry
     assert not os.path.exists(f"{path}-wal")  # which SQLite removes with the last connection
 
 
@@ -115,10 +111,7 @@ def test_only_the_first_of_entries_that_gather_wakes_the_thread(ledger, monkeypa
 def test_failures_are_told_again_behind_the_silence(ledger, monkeypatch, caplog):
     monkeypatch.setattr(writing, "RETRY", 0.005)
     monkeypatch.setattr(writing, "SILENCE", 0.02)
-    ledger.start()
-    writer = ledger._writer
-    full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
-    refuse(ledger)
+    full = full_disk(ledger)
     for _ in range(100):
         assert full.refused.wait(20)
         full.refused.clear()

@@ -181,6 +181,16 @@ class Full:
         self._connection.close()
 
 
+def full_disk(ledger, error=None):
+    """It has refused an entry."""
+    ledger.start()
+    writer = ledger._writer
+    full = writer._connection = Full(writer._connection, error or sqlite3.OperationalError("full"))
+    refuse(ledger)
+    assert full.refused.wait(20)
+    return full
+
+
 @pytest.mark.parametrize("reason", ["database or disk is full", "database is locked"])
 def test_a_full_disk_costs_no_request_and_nothing_where_there_is_room_again(
     make_open, path, caplog, monkeypatch, reason
@@ -207,13 +217,9 @@ def test_a_full_disk_costs_no_request_and_nothing_where_there_is_room_again(
 def test_beyond_a_full_queue_entries_are_dropped_and_counted(ledger, path, monkeypatch):
     monkeypatch.setattr(writing, "MAX_QUEUED", 5)
     monkeypatch.setattr(writing, "RETRY", 600.0)
-    ledger.start()
-    writer = ledger._writer
-    full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
-    refuse(ledger)
-    assert full.refused.wait(20)
+    full = full_disk(ledger)
     while not ledger.num_errors:
-        writer._thread.join(0.01)
+        ledger._writer._thread.join(0.01)
     before = ledger.num_errors
     for _ in range(7):
         refuse(ledger)
@@ -249,26 +255,13 @@ def test_a_reader_sees_what_came_while_earlier_entries_were_written(ledger, path
     assert [row[2] for row in found] == [2]
 
 
-def test_what_can_not_be_written_at_the_end_is_counted(ledger):
-    ledger.start()
-    writer = ledger._writer
-    full = writer._connection = Full(writer._connection, sqlite3.OperationalError("full"))
-    refuse(ledger)
-    assert full.refused.wait(20)
-    ledger.close()
-    assert ledger.num_errors == 3  # two commits, and the entry
-
-
 def test_an_entry_that_no_time_mends_is_dropped_and_the_thread_goes_on(ledger, path):
-    ledger.start()
-    writer = ledger._writer
-    full = writer._connection = Full(writer._connection, sqlite3.DatabaseError("malformed"))
-    refuse(ledger)
-    writer.flush(20)
+    full = full_disk(ledger, sqlite3.DatabaseError("malformed"))
+    ledger._writer.flush(20)
     assert ledger.num_errors == 1
     full.room.set()
     refuse(ledger)
-    writer.flush(20)
+    ledger._writer.flush(20)
     assert [row[2] for row in read(path, DAYS)] == [1]
 
 

@@ -19,7 +19,7 @@ from switchyard.app.operations.logs import JsonFormatter, TextFormatter, _Listen
 from tests.conftest import ROOT
 from tests.faults.conftest import SCRIPTED
 from tests.hosts.conftest import wait_for
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import GUNICORN
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import ScriptedBackend
 
@@ -181,18 +181,11 @@ def test_arguments_are_read_when_they_are_logged():
 
 
 @pytest.fixture
-def start_logged(tmp_path, model_path):
-    servers = []
-
-    def start(command=SCRIPTED, **settings):
-        path = KeysFile(tmp_path / "keys.toml").write(entry("ann")).path
-        settings = {"keys_file": path, "model": model_path, **settings}
-        servers.append(Server(command, tmp_path, **settings))
-        return servers[-1].wait_until_ready()
-
-    yield start
-    for server in servers:
-        server.stop()
+def start_logged(start, tmp_path):
+    path = KeysFile(tmp_path / "keys.toml").write(entry("ann")).path
+    return lambda command=SCRIPTED, **settings: start(
+        command, keys_file=path, **settings
+    ).wait_until_ready()
 
 
 def post(server, **more):
@@ -250,7 +243,7 @@ def test_the_audit_goes_to_stderr_whatever_the_level(start_logged, tmp_path):
     assert "switchyard.audit: address:127.0.0.1: wrong API keys: 1\n" in server.output
 
 
-def test_a_log_that_cannot_be_opened_ends_the_start(tmp_path, model_path):
-    server = Server(GUNICORN, tmp_path, model=model_path, access_log=tmp_path / "no" / "where")
+def test_a_log_that_cannot_be_opened_ends_the_start(start, tmp_path):
+    server = start(access_log=tmp_path / "no" / "where")
     assert server.process.wait(120) == 3
     assert "switchyard: setting access_log: " in server.output
