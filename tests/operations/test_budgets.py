@@ -6,10 +6,9 @@ from switchyard.app import SettingsError
 from switchyard.app.exceptions import BudgetSpent
 from switchyard.app.ledger.budgets import Budgets
 from switchyard.app.operations.keys import ApiKey, KeysError
-from switchyard.engine.messages import Prefill, Started
 from tests.operations.conftest import bearer, entry
-from tests.operations.ledgers import DAYS, URL, post, read
-from tests.scripted import ScriptedBackend, endless
+from tests.operations.ledgers import DAYS, post, read
+from tests.scripted import ScriptedBackend
 
 BODY = {"prompt": [3, 4], "max_tokens": 3}  # 5 tokens
 
@@ -76,28 +75,6 @@ def test_a_day_within_a_month_renews_the_days_alone(make, wall, period, later):
     assert ask(client) == 429
     wall.now += 86400
     assert ask(client) == later
-
-
-def test_what_runs_counts_before_it_has_ended(make, gate):
-    def looked_up(job):
-        yield Started(job.identifier)
-        yield Prefill(job.identifier, len(job.prompt), len(job.prompt), 0)
-        yield from endless(job)
-
-    # So that one that is let in ends: as a 408.
-    client = make(
-        50, "day", ScriptedBackend(looked_up, gate=gate), {"total_timeout": 20, "heartbeat": 0.05}
-    )
-    body = {"prompt": [3, 4, 5], "max_tokens": 500, "stream": True, "n": 2}
-    with client.post(URL, json=body, headers=bearer("ann")):
-        gate.step(2)
-        for _ in range(3):
-            gate.wait_until_held()
-        assert ask(client) == 429
-        error = post(client, BODY, headers=bearer("ann")).json["error"]
-        assert "its budget of 50 a day, its running requests have reserved 50" in error["message"]
-        gate.open()
-    client.wait(3)
 
 
 def test_what_is_in_memory_is_what_stands_in_the_file(make, wall, path):

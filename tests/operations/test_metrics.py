@@ -115,10 +115,6 @@ def test_requests_are_counted_as_they_end(make_client):
     assert value(found, "switchyard_http_requests_total", route="other", status="404") == 1
     assert value(found, "switchyard_http_request_seconds_count", route=URL) == 4
     assert value(found, "switchyard_rejections_total", code="invalid_value") == 1
-    assert value(found, "switchyard_requests_total", key="none") == 3
-    assert value(found, "switchyard_tokens_total", kind="completion") == 24
-    assert value(found, "vllm:request_params_n_sum") == 6
-    assert value(found, "vllm:request_max_num_generation_tokens_sum") == 12
     assert value(found, "vllm:request_success_total", finished_reason="length") == 6
     assert value(found, "vllm:prompt_tokens_total") == value(
         found, "switchyard_tokens_total", kind="prompt"
