@@ -1,7 +1,6 @@
 """Calls, constraints and ends, over each family's own tokens."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -218,26 +217,3 @@ def test_an_answer_ends_with_its_turn(family, request, tmp_path):
 
 
 # Together
-
-
-def test_eight_clients_at_once_get_what_each_gets_alone(served):
-    call, two = (text_of(served.family, calls) for calls in (ONE, TWO))
-    asked = [
-        ("chat", "Hi! 햏똠펲", {}),
-        ("chat", call, {"tool_choice": "required"}),
-        ("responses", two, {}),
-        ("messages", call, {}),
-        ("messages", "토크 피신어", {}),
-        ("chat", '{"reply": "ok"}', {"response_format": FORM}),
-        ("responses", "အခွင့်အရေးများ", {}),
-        ("chat", call, {"response_format": FORM}),
-    ]
-    cases = [(route, served.say(text), more) for route, text, more in asked]
-
-    def answer(case):
-        route, message, more = case
-        return ROUTES[route](served, user(message), True, **more).told
-
-    alone = [answer(case) for case in cases]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(answer, cases)) == alone
