@@ -214,6 +214,3 @@ def test_an_answer_ends_with_its_turn(family, request, tmp_path):
         check = CliRunner().invoke(main, ["check", path, "--bind", "127.0.0.1:0"]).output
         [ends] = [line for line in check.split("\n") if "answers end with" in line]
         assert f"{end} ({tokenizer.token_to_id(end)})" in ends
-
-
-# Together
