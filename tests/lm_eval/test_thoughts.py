@@ -8,14 +8,13 @@ import threading
 import pytest
 import werkzeug.serving
 
-from switchyard import engine
-from switchyard.app import Settings, create_app
-from switchyard.engine.links.thread import EngineThread
+from tests.app.conftest import make_client, way
 from tests.app.taught import CHATS, Teacher
 from tests.conftest import DEMO
 from tests.layouts import lay_out
 from tests.lm_eval.evaluated import HERE, evaluate
 
+__all__ = ["make_client", "way"]
 pytestmark = pytest.mark.lm_eval
 
 STOPS = ["\n", ".", "Q:", "So"]
@@ -24,21 +23,8 @@ THOUGHTS = "<think>\nQ: a sum. So I add.\n\nSo it is done.\n</think>\n\n"
 SUMS = [json.loads(line) for line in pathlib.Path(HERE, "sums.jsonl").read_text().splitlines()]
 
 
-def make_client(backend, path):
-    settings = Settings(model=path, name="scripted")
-    config = settings.engine_config()
-    models = engine.Models(
-        [engine.Engine(config, lambda d: EngineThread(config, lambda: backend, d))]
-    )
-    models.start()
-    assert models.wait_until_loaded(20)
-    client = create_app(settings, models).test_client()
-    client.models = models
-    return client
-
-
 @pytest.fixture
-def url(tmp_path):
+def url(make_client, tmp_path):
     """The URL of a model that thinks, and then answers a question of SUMS, perhaps with more."""
     teacher = Teacher(make_client, lay_out("added", DEMO, tmp_path / "model"))
     serve = teacher.client.application.wsgi_app
@@ -57,7 +43,6 @@ def url(tmp_path):
     server.shutdown()
     thread.join()
     server.server_close()
-    assert teacher.client.models.close(timeout=20)
 
 
 def write_task(directory, name, until):

@@ -9,13 +9,13 @@ import pytest
 import requests
 import werkzeug.serving
 
-from tests.app.conftest import make_client
+from tests.app.conftest import make_client, way
 from tests.conftest import ROOT
 from tests.hosts.conftest import wait_for
 from tests.live.conftest import GUNICORN, Server, free_port
 from tests.llamacpp.model import make
 
-__all__ = ["make_client"]
+__all__ = ["make_client", "way"]
 
 TIMEOUT = 60_000  # milliseconds that a page may take for what a test waits for
 SIZES = {1440: 900, 820: 1100, 390: 800}  # windows, in pixels
@@ -140,11 +140,6 @@ def helpdesk(request, endless, tmp_path):
     helpdesk.wait_until_answers("/login")
     yield helpdesk
     assert helpdesk.stop() == 0, helpdesk.output
-
-
-@pytest.fixture
-def way():
-    return "iterator"
 
 
 class Handler(werkzeug.serving.WSGIRequestHandler):
