@@ -1,7 +1,6 @@
 """/metrics and /v1/status: what they say, to whom, and how many series there are."""
 
 import contextlib
-import re
 import time
 from typing import get_args
 
@@ -11,13 +10,10 @@ import requests
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from switchyard import engine
 from switchyard.app import SettingsError, Switchyard, read_settings
 from switchyard.app.metrics import requests as request_metrics
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.account import Account, Phase
-from switchyard.engine.messages import Restarting
-from switchyard.engine.stats import Totals
 from switchyard.engine.stream import Used
 from tests.faults.conftest import SCRIPTED
 from tests.operations.conftest import bearer, entry
@@ -185,29 +181,6 @@ def test_keys_beyond_the_most_share_a_label(make_keyed, keys_file, monkeypatch):
         name: value(found, "switchyard_requests_total", key=name) for name in ("k0", "k1", "other")
     }
     assert counted == {"k0": 2, "k1": 1, "other": 2}
-
-
-def test_counters_never_fall_over_a_restart_of_the_engine(make_client):
-    client = make_client(ScriptedBackend())
-    assert post(client, {"max_tokens": 7}) == 200
-    before = until(client, lambda now: value(now, "vllm:generation_tokens_total") == 7)
-    model = client.models.get()
-    model.deliver([Restarting("it was killed")])  # as the link of a process does
-    assert value(series(client), "vllm:generation_tokens_total") == 7
-    nothing = {
-        name: engine.Histogram((0,) * (len(bounds) + 1), 0.0)
-        for name, bounds in engine.BOUNDS.items()
-    }
-    model.deliver([engine.Stats(time.monotonic(), Totals(new_tokens=2), nothing)])
-    after = series(client)
-    assert value(after, "vllm:generation_tokens_total") == 9
-    assert value(after, "switchyard_recoveries_total", kind="restart") == 1
-    fallen = {
-        key
-        for key, number in before.items()
-        if re.search("_(total|bucket|count|sum)$", key[0]) and after.get(key, 0) < number
-    }
-    assert fallen == set()
 
 
 def begun(client, **more):

@@ -26,7 +26,6 @@ WRITTEN = {
 {{- '<|start|>assistant' }}
 {%- endif %}""",
 }
-OWN_TEMPLATE = [name for name in (*EACH_RUN, *MORE) if name not in WRITTEN]
 
 # The token that ends an assistant's turn.
 ENDS = {
