@@ -49,9 +49,7 @@ def test_a_machine_is_drained_and_loses_nothing(field):
 
 def test_the_earlier_of_two_applies_gives_way(field):
     """The earlier one is frozen meanwhile: it wants more than there is, and would give up."""
-    field.machines.settings(2)
-    field.apply()  # the settings of test_machines may differ
-    before = {one[:2] for one in field.wait_for_engines(2)}
+    before = {one[:2] for one in field.scale(2)}  # the settings of test_machines may differ
     field.machines.settings(5)
     earlier = field.machines.switchyard(1, "cluster", "apply", text=True)
     assert any("running" in line for line in earlier.stdout)  # it has declared them
@@ -75,9 +73,7 @@ def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(f
     field.wait_for_engines(2, gone)  # on machine 2
     field.start_node(3, *seeing(own))
     field.wait_for_nodes(3)
-    field.machines.settings(3)
-    field.apply()
-    three = {one[:2] for one in field.wait_for_engines(3)}
+    three = {one[:2] for one in field.scale(3)}
     [(at, pid, *_)] = field.on(3)
     for path in own.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -62,17 +62,17 @@ def of_chat(
     if not streams:
         message = served.post("/v1/chat/completions", body)["choices"][0]["message"]
     else:
-        message = {"role": "assistant", "content": "", "tool_calls": []}
-        for frame in served.stream("/v1/chat/completions", body):
-            for choice in frame["choices"]:
-                delta = choice["delta"]
-                message["content"] += delta.get("content") or ""
-                for part in delta.get("tool_calls", ()):
-                    if part["index"] == len(message["tool_calls"]):
-                        message["tool_calls"].append(part)
-                    else:
-                        function = message["tool_calls"][part["index"]]["function"]
-                        function["arguments"] += part["function"]["arguments"]
+        text, parts = "", []
+        frames = served.stream("/v1/chat/completions", body)
+        for delta in (choice["delta"] for frame in frames for choice in frame["choices"]):
+            text += delta.get("content") or ""
+            for part in delta.get("tool_calls", ()):
+                if part["index"] == len(parts):
+                    parts.append(part)
+                else:
+                    function = parts[part["index"]]["function"]
+                    function["arguments"] += part["function"]["arguments"]
+        message = {"role": "assistant", "content": text, "tool_calls": parts}
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     calls = [(one["name"], json.loads(one["arguments"])) for one in functions]
     return Said(message["content"] or "", calls, [message])
@@ -92,15 +92,10 @@ def of_responses(
         items = [e["item"] for e in events if e["type"] == "response.output_item.done"]
     else:
         items = served.post("/v1/responses", body)["output"]
-    texts = [
-        part["text"] for item in items if item["type"] == "message" for part in item["content"]
-    ]
-    calls = [
-        (item["name"], json.loads(item["arguments"]))
-        for item in items
-        if item["type"] == "function_call"
-    ]
-    return Said("".join(texts), calls, items)
+    parts = [part for item in items if item["type"] == "message" for part in item["content"]]
+    called = [item for item in items if item["type"] == "function_call"]
+    calls = [(one["name"], json.loads(one["arguments"])) for one in called]
+    return Said("".join(part["text"] for part in parts), calls, items)
 
 
 def of_messages(
@@ -122,8 +117,9 @@ def of_messages(
     if parallel is not None:
         more["tool_choice"]["disable_parallel_tool_use"] = not parallel
     body = {"messages": messages, "tools": functions, "max_tokens": 200, **more}
-    blocks = _blocks(served.stream("/v1/messages", body)) if streams else None
-    if blocks is None:
+    if streams:
+        blocks = _blocks(served.stream("/v1/messages", body))
+    else:
         blocks = served.post("/v1/messages", body)["content"]
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
     calls = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
