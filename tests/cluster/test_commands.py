@@ -1,5 +1,6 @@
 """`switchyard cluster` without Ray: what is declared, what is refused, how it ends."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -114,8 +115,7 @@ def test_apply_ends_when_all_is_done_or_cannot_be(cluster, status, last):
 
 def test_what_serve_gets_keeps_its_args_when_only_the_number_changes():
     def application(**more):
-        fields = {name: getattr(WANTED, name) for name in Wanted.__slots__}
-        [one] = declaration([Wanted(**{**fields, **more})])["applications"]
+        [one] = declaration([dataclasses.replace(WANTED, **more)])["applications"]
         return one
 
     first, more = application(), application(least=5, most=5)

@@ -14,7 +14,7 @@ from switchyard.app.ledger import rows
 from switchyard.app.ledger import writer as writing
 from switchyard.app.ledger.budgets import _renewal, _Spent
 from switchyard.app.ledger.ledger import Ledger
-from switchyard.app.ledger.rows import Begun, Ended
+from switchyard.app.ledger.rows import Begun
 from switchyard.app.ledger.writer import DAY
 from switchyard.app.operations import failures, keyring
 from switchyard.app.operations.account import Account
@@ -25,29 +25,11 @@ from switchyard.engine.messages import Timings
 from switchyard.engine.stream import Used
 from tests.operations.conftest import Clock, bearer, entry
 from tests.operations.ledgers import URL, read
-from tests.operations.test_ledger import full_disk, refuse
+from tests.operations.test_ledger import ENDED, full_disk, refuse
 from tests.operations.test_ledger_start import insert
 from tests.scripted import ScriptedBackend, job
 
 # The ledger's thread
-
-
-def ended(identifier="a", **more):
-    values = {"started": 1.0, "ended": 2.0, "status": 200, "finish_reason": "stop"} | more
-    return Ended(
-        id=identifier,
-        request_id="",
-        key="ann",
-        model="m",
-        route=URL,
-        prompt_tokens=3,
-        cached_tokens=1,
-        completion_tokens=2,
-        queue_ms=0,
-        ttft_ms=0,
-        duration_ms=0,
-        **values,
-    )
 
 
 def test_an_idle_ledger_is_woken_once_a_day_whatever_it_keeps(path, wall):
@@ -127,7 +109,7 @@ def test_what_begins_and_ends_together_takes_one_statement_a_row(path):
         execute=lambda statement, values: said.append(statement) or SimpleNamespace(rowcount=1)
     )
     begun = Begun("a", "", 1.0, "ann", "m", URL, 3)
-    rows.write(connection, [begun, ended()])
+    rows.write(connection, [begun, ENDED])
     assert rows.BEGIN not in said and len(said) == 2  # the row, and its share of the day
     rows.write(connection, [begun])
     assert said[2:] == [rows.BEGIN]
@@ -141,7 +123,7 @@ def test_what_begins_and_ends_together_takes_one_statement_a_row(path):
     ],
 )
 def test_what_counts_as_failed(status, reason, has_failed):
-    entry = ended(status=status, finish_reason=reason)
+    entry = ENDED._replace(status=status, finish_reason=reason)
     assert entry.has_failed is has_failed
     assert entry.sums == (1, has_failed, 3, 1, 2)
 

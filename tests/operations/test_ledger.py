@@ -15,6 +15,7 @@ from tests.operations.ledgers import DAYS, URL, post, read, timed
 from tests.scripted import ScriptedBackend, endless
 
 BODY = {"prompt": "x", "max_tokens": 2}
+ENDED = Ended("a", "", 1.0, 2.0, "ann", "m", URL, 200, "stop", 3, 1, 2, 0, 0, 0)
 
 
 # Requests
@@ -268,9 +269,8 @@ def test_an_entry_that_no_time_mends_is_dropped_and_the_thread_goes_on(ledger, p
 @pytest.mark.parametrize("is_together", [True, False])
 def test_an_end_that_comes_twice_counts_once(ledger, path, is_together):
     ledger.start()
-    end = Ended("a", "", 1.0, 2.0, "ann", "m", URL, 200, "stop", 3, 1, 2, 0, 0, 0)
     for _ in range(2):
-        ledger._writer.put(end)
+        ledger._writer.put(ENDED)
         if not is_together:
             ledger._writer.flush(20)
     ledger.close()

@@ -3,8 +3,11 @@
 import itertools
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 
+from tests.conftest import ROOT
 from tests.real_model.prompts import CHATS, PEOPLE, PERSON, TASKS, TEXTS, task
 from tests.real_model.reference import Reference
 from tests.real_model.served import Answer, Server
@@ -12,6 +15,14 @@ from tests.real_model.served import Answer, Server
 
 def perplexity(logprobs: Sequence[float]) -> float:
     return math.exp(-sum(logprobs) / len(logprobs))
+
+
+def told_by(module: str, path: str, texts: Sequence[object]) -> list[list[float]]:
+    """The logprobs of texts that a library finds alone."""
+    command = [sys.executable, "-m", f"tests.real_model.{module}", path]
+    more = {"cwd": ROOT, "input": json.dumps(texts), "stdout": subprocess.PIPE, "text": True}
+    told = subprocess.run(command, check=True, **more).stdout
+    return json.loads(told[told.index("[[") :])
 
 
 def check_greedy(server: Server, reference: Reference, tie: float) -> list[Answer]:

@@ -72,12 +72,8 @@ TEXTS = [
 PEOPLE = [
     *(("Anna", 34, "Rome"), ("Tom", 19, "Berlin"), ("Maria", 52, "Lisbon")),
     *(("John", 41, "London"), ("Lena", 27, "Vienna"), ("Paul", 63, "Dublin")),
-    *(
-        ("Sofia", 8, "Madrid"),
-        ("Peter", 75, "Oslo"),
-        ("Emma", 30, "Paris"),
-        ("David", 22, "Boston"),
-    ),
+    *(("Sofia", 8, "Madrid"), ("Peter", 75, "Oslo")),
+    *(("Emma", 30, "Paris"), ("David", 22, "Boston")),
 ]
 PERSON = {
     "type": "object",

@@ -41,16 +41,7 @@ def check_scores(serve, path, texts):
     """Its perplexities are those that exllamav3 finds alone."""
     server = serve(path, device="cuda", cache_tokens=65536, max_seq_len=2048)
     token_ids = [server.post("/tokenize", {"prompt": text})["tokens"] for text in texts]
-    command = [sys.executable, "-m", "tests.real_model.exl3_scores", path]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        input=json.dumps(token_ids),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    told = json.loads(done.stdout[done.stdout.index("[[") :])
+    told = checks.told_by("exl3_scores", path, token_ids)
     assert [len(each) for each in told] == [len(each) - 1 for each in token_ids]
     expected = [checks.perplexity(each) for each in told]
     checks.check_perplexities(server, expected, rel=0.005, texts=texts)

@@ -4,13 +4,11 @@ Run by TESTS_REAL_MODEL=DIR pytest tests/real_model -m gpu. Nothing is downloade
 needs pandas and fastparquet.
 """
 
-import json
 import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.real_model import checks
 from tests.real_model.prompts import PROSE, TEXTS, said
 
@@ -55,11 +53,7 @@ def test_float16_texts_are_those_of_transformers(serve, path, reference):
 
 
 def test_exl2_scores_texts_as_exllamav2_does(serve, exl2):
-    command = [sys.executable, "-m", "tests.real_model.exl2_scores", exl2]
-    done = subprocess.run(
-        command, cwd=ROOT, input=json.dumps(TEXTS), stdout=subprocess.PIPE, text=True, check=True
-    )
-    told = json.loads(done.stdout[done.stdout.index("[[") :])
+    told = checks.told_by("exl2_scores", exl2, TEXTS)
     server = serve(exl2, device="cuda", cache_tokens=65536, max_seq_len=4096)
     checks.check_perplexities(server, [checks.perplexity(one) for one in told], rel=0.005)
     checks.check_schema(server)
