@@ -11,8 +11,7 @@ pytestmark = pytest.mark.both_ways
 def test_thirty_that_come_at_once_get_one_answer(make_client, ask, gate):
     client = make_client(ScriptedBackend(gate=gate))
     first, *others = [ask(client, ASKED, headers=KEY) for _ in range(30)]
-    transcripts = client.application.extensions["switchyard"].answers.transcripts
-    wait_for_readers(transcripts, 30)
+    wait_for_readers(client, 30)
     gate.open()
     answer = first.get(timeout=20)
     assert answer.status_code == 200
@@ -25,9 +24,8 @@ def test_repetitions_leave_the_threads_that_jobs_need(make_client, ask, gate):
         ScriptedBackend(gate=gate), max_batch_size=1, max_pending=2, reserve_threads=2
     )
     answers = [ask(client, ASKED, headers=KEY)]
-    transcripts = client.application.extensions["switchyard"].answers.transcripts
     for num_readers in (1, 2, 3):
-        wait_for_readers(transcripts, num_readers)
+        wait_for_readers(client, num_readers)
         answers.append(ask(client, ASKED, headers=KEY))
     *answers, refused = answers
     assert refused.get(timeout=20).status_code == 429
