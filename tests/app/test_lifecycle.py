@@ -1,8 +1,8 @@
 """Models that operators load, unload and swap: our routes, llama.cpp's and TabbyAPI's."""
 
 import json
-import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -245,18 +245,13 @@ def test_tabbys_load_is_the_default_though_its_client_has_left(serve):
     backend = ScriptedBackend(says("third"))
     backend.opening.clear()
     client = serve({"third": backend})
-    answers = []
-    body = {"name": "third"}
-    thread = threading.Thread(
-        target=lambda: answers.append(client.post("/v1/model/load", json=body, buffered=False))
-    )
-    thread.start()
-    while (entry := client.models._entries.get("third")) is None or entry.load is None:
-        time.sleep(0.005)
-    load = entry.load
-    backend.opening.set()
-    thread.join(20)
-    answers[0].close()  # of which nothing was read
+    with futures.ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.post, "/v1/model/load", json={"name": "third"}, buffered=False)
+        while (entry := client.models._entries.get("third")) is None or entry.load is None:
+            time.sleep(0.005)
+        load = entry.load
+        backend.opening.set()
+        answer.result(20).close()  # of which nothing was read
     assert load.wait(20) is None
     assert text_of(client) == "third"
 

@@ -196,20 +196,6 @@ def test_tokens_that_would_end_the_text_are_told_as_ruled_out(client):
     assert ends and told == [{"token": token, "bias": None} for token in ends]
 
 
-@pytest.mark.parametrize(
-    ("reason", "new_tokens", "is_truncated"),
-    [("length", 2046, True), ("length", 2045, False), ("stop", 2046, False)],
-)
-def test_a_text_that_has_filled_the_context_is_told_as_truncated(
-    make_client, reason, new_tokens, is_truncated
-):
-    def script(job):
-        yield Finished(job.identifier, reason, 2, new_tokens, 0)
-
-    _, response = post(make_client, script, prompt="x")
-    assert response.json["truncated"] is is_truncated
-
-
 @pytest.mark.parameter("model", "/completion")
 def test_whatever_the_model_is_called_it_answers_and_tells(make_client):
     _, response = post(make_client, prompt="x", model="gpt-3.5-turbo")
@@ -220,20 +206,23 @@ def test_whatever_the_model_is_called_it_answers_and_tells(make_client):
 
 
 @pytest.mark.parametrize(
-    ("reason", "stop_reason", "stop_type", "word"),
+    ("reason", "stop_reason", "new_tokens", "told"),
     [
-        ("stop", None, "eos", ""),
-        ("stop", "END", "word", "END"),
-        ("stop", "loop", "none", ""),
-        ("cancelled", None, "none", ""),
+        ("stop", None, 2046, ("eos", "", False)),
+        ("stop", "END", 1, ("word", "END", False)),
+        ("stop", "loop", 1, ("none", "", False)),
+        ("cancelled", None, 1, ("none", "", False)),
+        ("length", None, 2045, ("limit", "", False)),
+        ("length", None, 2046, ("limit", "", True)),  # it has filled the context
     ],
 )
-def test_how_it_ended_is_told(make_client, reason, stop_reason, stop_type, word):
+def test_how_it_ended_is_told(make_client, reason, stop_reason, new_tokens, told):
     def script(job):
-        yield Finished(job.identifier, reason, 1, 1, 0, stop_reason=stop_reason)
+        yield Finished(job.identifier, reason, 2, new_tokens, 0, stop_reason=stop_reason)
 
     _, response = post(make_client, script, prompt="x", stop=["END"])
-    assert (response.json["stop_type"], response.json["stopping_word"]) == (stop_type, word)
+    names = ("stop_type", "stopping_word", "truncated")
+    assert tuple(response.json[name] for name in names) == told
 
 
 @pytest.mark.parameter("n_predict")

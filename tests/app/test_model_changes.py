@@ -24,12 +24,14 @@ class Change:
 
     name, way, seconds = "a", "beside", 1.23456
 
-    def __init__(self, *told):
-        self.told = [*told, None]
+    def __init__(self, *told, error=None):
+        self.told = [*told, error]
         self.looks = 0
 
     def wait(self, timeout):
         self.looks += 1
+        if isinstance(self.told[0], Exception):
+            raise self.told[0]
         return self.told.pop(0)
 
     @property
@@ -47,16 +49,10 @@ def test_progress_is_told_as_each_client_reads_it():
     assert shown == [(number, 100, "processing") for number in (0, 45, 100)]
 
 
-class FailedChange(Change):
-    def wait(self, timeout):
-        if not self.told[0]:
-            raise engine.ModelError("no weights")
-        return super().wait(timeout)
-
-
 @pytest.mark.parametrize("events_of", [loads.events_of_load, bodies.events_of_load])
 def test_an_error_is_the_last_that_is_told_of_a_load(events_of):
-    told = [json.loads(one[6:]) for one in events_of(FailedChange(0.5))]
+    change = Change(0.5, error=engine.ModelError("no weights"))
+    told = [json.loads(one[6:]) for one in events_of(change)]
     assert len(told) == 2 and told[-1]["error"]["message"] == "no weights"
 
 

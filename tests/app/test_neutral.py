@@ -40,9 +40,6 @@ def test_a_neutral_value_counts_by_its_type(client, url, body, name, value, othe
     [
         ("/v1/completions", {**PROMPT, "suffix": "", "store": False}, "store"),
         ("/v1/completions", {**PROMPT, "suffix": None, "n": 1}, None),
-        ("/v1/chat/completions", {**MESSAGES, "service_tier": "auto"}, "service_tier"),
-        ("/v1/responses", {**INPUT, "truncation": "disabled"}, "truncation"),
-        ("/api/v1/generate", {"prompt": "x", "max_length": 1, "memory": ""}, "memory"),
         ("/generate", {**PROMPT, "n": 1, "temperature": 0.5}, None),
     ],
 )

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, ModelInfo, Started
+from switchyard.engine.messages import Chunk, ModelInfo, Started
 from tests.app.conftest import prompt_of
-from tests.scripted import ScriptedBackend, says
+from tests.scripted import ScriptedBackend, fails, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -145,17 +145,14 @@ def test_what_is_wrong_is_named_in_a_text(client, path, body, named):
     assert not client.backend.enqueued
 
 
+NOT_HERE = ("embed", "embeddings", "push", "create", "copy", "blobs/sha256:1", "pull")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("POST", "/api/embed", 501),
-        ("POST", "/api/embeddings", 501),
-        ("POST", "/api/push", 501),
-        ("POST", "/api/create", 501),
-        ("POST", "/api/copy", 501),
+        *(("POST", f"/api/{name}", 501) for name in NOT_HERE),
         ("DELETE", "/api/delete", 501),
-        ("POST", "/api/blobs/sha256:1", 501),
-        ("POST", "/api/pull", 501),
         ("POST", "/api/show", 404),
         ("POST", CHAT, 404),
         ("GET", CHAT, 405),
@@ -170,11 +167,7 @@ def test_each_error_has_its_status_and_a_text(client, method, path, status):
 
 
 def test_an_error_amid_the_text_is_the_last_line(make_client):
-    def breaking(job):
-        yield Started(job.identifier)
-        yield Chunk(job.identifier, "Once", (5,))
-        yield Failed(job.identifier, engine.BatchFailed("no luck"))
-
+    breaking = fails(engine.BatchFailed("no luck"), "Once")
     first, last = lines(make_client(ScriptedBackend(breaking)).post(CHAT, json=HELLO))
     assert first["message"]["content"] == "Once"
     assert last.keys() == {"error"} and "no luck" in last["error"]

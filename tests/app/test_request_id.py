@@ -3,17 +3,12 @@
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Failed
 from tests.app.conftest import listed, wait_until_empty
-from tests.scripted import ScriptedBackend, ticking
+from tests.scripted import ScriptedBackend, fails, ticking
 
 HEADER = "X-Request-Id"
 URL = "/v1/completions"
 LONG = {"prompt": [1, 2, 3], "max_tokens": 2000}
-
-
-def fail(job):
-    yield Failed(job.identifier, engine.JobFailed("no weights"))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +40,7 @@ def test_what_is_not_sane_is_replaced(client, insane):
 
 def test_the_log_says_it_and_a_failure_of_it(make_client, caplog):
     with caplog.at_level("DEBUG", "switchyard.app"):
-        client = make_client(ScriptedBackend(fail))
+        client = make_client(ScriptedBackend(fails(engine.JobFailed("no weights"))))
         client.post(URL, json={"prompt": "x"}, headers={HEADER: "mine"})
     assert "request mine: 1 jobs" in caplog.text and "request mine: no weights" in caplog.text
 

@@ -6,11 +6,11 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.formats.responses import items
-from switchyard.engine.messages import Chunk, Failed, Finished, Started
+from switchyard.engine.messages import Finished, Started
 from tests.app.conftest import prompt_of
 from tests.app.refused import error_of
 from tests.app.responses import HELLO, TOOL, URL, events
-from tests.scripted import ScriptedBackend, finished, says
+from tests.scripted import ScriptedBackend, fails, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -95,12 +95,7 @@ def test_thoughts_text_and_calls_are_items(make_client):
 
 
 def test_a_stream_that_fails_ends_with_the_whole_response(make_client):
-    def script(job):
-        yield Started(job.identifier)
-        yield Chunk(job.identifier, "x", (0,))
-        yield Failed(job.identifier, engine.JobFailed("bad luck"))
-
-    client = make_client(ScriptedBackend(script))
+    client = make_client(ScriptedBackend(fails(engine.JobFailed("bad luck"), "x")))
     *_, last = events(client.post(URL, json={**HELLO, "stream": True}))
     assert last["type"] == "response.failed"
     assert (last["response"]["status"], last["response"]["completed_at"]) == ("failed", None)
@@ -119,11 +114,7 @@ def test_tokens_from_the_cache_are_told(make_client):
 
 
 def test_an_operator_cancels_a_response(make_client):
-    def script(job):
-        yield Started(job.identifier)
-        yield finished(job, 0, "cancelled")
-
-    client = make_client(ScriptedBackend(script))
+    client = make_client(ScriptedBackend(says(reason="cancelled")))
     assert client.post(URL, json=HELLO).json["status"] == "cancelled"
     *_, last = events(client.post(URL, json={**HELLO, "stream": True}))
     assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")

@@ -9,6 +9,8 @@ from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 
+ADD = {"type": "function", "name": "add"}
+
 
 @pytest.mark.parameter("tools[].strict", "tool_choice", "/v1/responses")
 @pytest.mark.parametrize(
@@ -16,16 +18,8 @@ pytestmark = pytest.mark.both_ways
     [
         ("auto", False, None),
         ("required", True, None),
-        ({"type": "function", "name": "add"}, True, "add"),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "required",
-                "tools": [{"type": "function", "name": "add"}],
-            },
-            True,
-            None,
-        ),
+        (ADD, True, "add"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [ADD]}, True, None),
     ],
 )
 def test_a_choice_of_tools_is_for_the_chat_to_enforce(choice, must_call, only):

@@ -8,10 +8,9 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.delivery import transcripts
-from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.conftest import Streamed, wait_until_empty
 from tests.app.refused import error_of
-from tests.scripted import ScriptedBackend, count, ticking
+from tests.scripted import ScriptedBackend, count, fails, ticking
 
 pytestmark = pytest.mark.both_ways
 
@@ -99,19 +98,13 @@ def test_the_jobs_go_on_meanwhile_and_only_once(open_stream, gate, drop):
     assert len(backend.enqueued) == 1
 
 
-def test_it_can_be_read_from_its_beginning(open_stream, gate):
+def test_it_can_be_read_from_its_beginning_and_there_is_nothing_behind_its_end(open_stream, gate):
     gate.open()
     client, streamed = open_stream(6)
     identifier = streamed.read().identifier
     again = Streamed(client.get(f"/v1/streams/{identifier}"))
     assert again.read().events == streamed.events
     assert again.response.mimetype == "text/event-stream"
-
-
-def test_behind_the_last_event_there_is_nothing(open_stream, gate):
-    gate.open()
-    client, streamed = open_stream(6)
-    streamed.read()
     for how in ("GET", "POST"):
         response = take_up(client, streamed, how)
         assert (response.status_code, response.data) == (204, b"")
@@ -180,11 +173,7 @@ def test_deadlines_hold_while_nobody_reads(make_client, drop):
 
 
 def test_what_failed_meanwhile_is_told(open_stream, gate, drop):
-    def failing(job):
-        yield Started(job.identifier)
-        yield Chunk(job.identifier, "x", (1,))
-        yield Failed(job.identifier, engine.JobFailed("no luck"))
-
+    failing = fails(engine.JobFailed("no luck"), "x")
     client, streamed = open_stream(1, ScriptedBackend(failing, gate))
     drop(streamed)
     gate.open()

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 import weakref
+from unittest.mock import Mock
 
 import pytest
 from werkzeug.test import EnvironBuilder
@@ -127,41 +128,15 @@ def test_text_comes_at_once_and_not_with_the_next_look(make_client, held, handed
     assert len(frames(response)) == LONG["max_tokens"] + 1
 
 
-class Scripted:
-    """In an outlet's place: written at once, or what that raises."""
-
-    def __init__(self, error=None):
-        self.next_turn = 0.0
-        self.error = None
-        self.ended = threading.Event()
-        self._raised = error
-
-    def notify(self, wake):
-        pass
-
-    def end(self):
-        self.ended.set()
-
-    def write(self, now):
-        if self._raised is not None:
-            raise self._raised
-        return True
-
-
 def test_an_error_that_none_has_thought_of_ends_its_stream_alone():
-    sender, results = Sender(), []
+    def outlet(**write):
+        ended = threading.Event()
+        return Mock(next_turn=0.0, error=None, ended=ended, end=ended.set, write=Mock(**write))
 
-    def send(outlet):
-        try:
-            results.append(sender.send(outlet))
-        except ValueError as error:
-            results.append(str(error))
-
-    for outlet in (Scripted(ValueError("odd")), Scripted()):
-        thread = threading.Thread(target=send, args=(outlet,), daemon=True)
-        thread.start()
-        thread.join(20)
-    assert results == ["odd", True]
+    sender = Sender()
+    with pytest.raises(ValueError, match="odd"):
+        sender.send(outlet(side_effect=ValueError("odd")))
+    assert sender.send(outlet(return_value=True))
 
 
 @pytest.mark.parametrize("way", ["iterator"])

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from types import SimpleNamespace
+from unittest.mock import MagicMock, call
 
 import pytest
 from gunicorn.glogging import Logger
@@ -126,26 +127,6 @@ def test_whoever_binds_beyond_this_machine_without_keys_is_warned(configure, key
             assert warnings[0][1] == "0.0.0.0:80, :::80"
 
 
-class Taken:
-    """A socket of a machine with IPv6, where another program has each address."""
-
-    def __init__(self, family):
-        assert family == socket.AF_INET6
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def setsockopt(self, *_):
-        pass
-
-    def bind(self, at):
-        assert at == ("::1", 8000)
-        raise OSError(errno.EADDRINUSE, "it is taken")
-
-
 def test_why_an_address_can_not_be_listened_on_is_told_as_it_is(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         taken_by = address.refusal(f"127.0.0.1:{taken.getsockname()[1]}")
@@ -155,9 +136,13 @@ def test_why_an_address_can_not_be_listened_on_is_told_as_it_is(monkeypatch):
     assert told is not None and told.endswith(" SWITCHYARD_BIND=127.0.0.9:1")
     elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
     assert elsewhere is not None and "can't be listened on" in elsewhere
-    monkeypatch.setattr(address, "socket", SimpleNamespace(**vars(socket) | {"socket": Taken}))
+    taken = MagicMock()  # on a machine with IPv6, where another program has each address
+    bind = taken.return_value.__enter__.return_value.bind
+    bind.side_effect = OSError(errno.EADDRINUSE, "it is taken")
+    monkeypatch.setattr(address, "socket", SimpleNamespace(**vars(socket) | {"socket": taken}))
     told = address.refusal("[::1]:8000")
     assert told is not None and told.endswith(" SWITCHYARD_BIND=[::1]:8001")
+    assert (taken.call_args, bind.call_args) == (call(socket.AF_INET6), call(("::1", 8000)))
 
 
 def test_an_address_is_awaited_only_while_another_server_has_it(monkeypatch):

@@ -10,32 +10,23 @@ DAY = 86_400
 A_HAIR = 1e-9
 
 # (name, the least, the most); None: no most, but finite
+UP_TO_A_DAY = ("bind_wait", "resume_timeout", "idempotency_timeout", "grace", "load_wait", "drain")
+UNBOUNDED = (
+    *("max_body_bytes", "queue_timeout", "first_token_timeout", "total_timeout", "idle_timeout"),
+    *("max_stored_bytes", "websocket_timeout", "ledger_days", "max_loaded", "max_priority"),
+)
 BOUNDS = [
-    ("bind_wait", 0, DAY),
-    ("max_body_bytes", 0, None),
+    *((name, 0, DAY) for name in UP_TO_A_DAY),
+    *((name, 0, None) for name in UNBOUNDED),
     ("heartbeat", A_HAIR, None),
-    ("queue_timeout", 0, None),
-    ("first_token_timeout", 0, None),
-    ("total_timeout", 0, None),
-    ("resume_timeout", 0, DAY),
-    ("idempotency_timeout", 0, DAY),
     ("store_timeout", 0, 30 * DAY),
-    ("max_stored_bytes", 0, None),
     ("body_timeout", 0.1, DAY),
     ("send_timeout", 0.1, DAY),
     ("reserve_threads", 1, None),
     ("max_websockets", 0, 4096),
-    ("websocket_timeout", 0, None),
-    ("grace", 0, DAY),
     ("max_viewers", 1, 4096),
-    ("ledger_days", 0, None),
-    ("max_loaded", 0, None),
-    ("load_wait", 0, DAY),
     ("replicas", 1, 64),
     ("max_batch_size", 1, 4096),
-    ("max_priority", 0, None),
-    ("idle_timeout", 0, None),
-    ("drain", 0, DAY),
 ]
 OF_TABLES = ("idle_timeout", "drain")
 

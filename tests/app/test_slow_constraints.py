@@ -5,8 +5,7 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Chunk, Failed, Started
-from tests.scripted import ScriptedBackend
+from tests.scripted import ScriptedBackend, fails
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BODIES = {
@@ -24,12 +23,7 @@ SLOW = "the constraint is too slow"
 @pytest.fixture
 def ask(make_client):
     def ask(path, num_tokens, **more):
-        def script(job):
-            yield Started(job.identifier)
-            for i in range(num_tokens):
-                yield Chunk(job.identifier, "x", (i,))
-            yield Failed(job.identifier, engine.ConstraintTooSlow(SLOW, "constraint"))
-
+        script = fails(engine.ConstraintTooSlow(SLOW, "constraint"), *num_tokens * "x")
         return make_client(ScriptedBackend(script)).post(path, json={**BODIES[path], **more})
 
     return ask

@@ -3,6 +3,7 @@
 import math
 import queue
 import threading
+from concurrent import futures
 
 import pytest
 
@@ -69,19 +70,9 @@ def stream():
 
 @pytest.fixture
 def start():
-    """Call in its own thread; the result comes through the queue."""
-    threads = []
-
-    def start(call, *args):
-        results = queue.Queue()
-        threads.append(threading.Thread(target=lambda: results.put(call(*args))))
-        threads[-1].start()
-        return results
-
-    yield start
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    """Calls in its own thread."""
+    with futures.ThreadPoolExecutor() as pool:
+        yield pool.submit
 
 
 def submitted(stream):
@@ -103,11 +94,11 @@ def test_one_thread_takes_for_all(stream, start):
     assert stream.num_inside == 1
     second = start(transcript.take, 0, 20)
     stream.give("x")
-    assert first.get(timeout=20) == second.get(timeout=20) == [b"x"]
+    assert first.result(20) == second.result(20) == [b"x"]
     third = start(transcript.take, 1, 20)  # anybody is the next
     stream.wait_until_entered()
     stream.finish()
-    assert third.get(timeout=20) == [b"end"]
+    assert third.result(20) == [b"end"]
     assert transcript.is_finished and stream.is_closed.is_set()
 
 
@@ -117,10 +108,10 @@ def test_who_waits_takes_over_from_one_that_took_nothing(stream, start):
     stream.wait_until_entered()
     second = start(lambda: transcript.take(0, 20) or transcript.take(0, 20))
     stream.give()
-    assert first.get(timeout=20) == []
+    assert first.result(20) == []
     stream.wait_until_entered()
     stream.give("x")
-    assert second.get(timeout=20) == [b"x"]
+    assert second.result(20) == [b"x"]
 
 
 def test_one_thread_at_most_goes_on_without_readers(stream, start):
@@ -133,7 +124,7 @@ def test_one_thread_at_most_goes_on_without_readers(stream, start):
         transcript.leave()  # returns, since there is somebody
     assert stream.num_inside == 1
     stream.finish()
-    keeper.get(timeout=20)
+    keeper.result(20)
     assert transcript.take(0, 0) == [b"end"]
 
 
@@ -144,7 +135,7 @@ def test_a_client_that_comes_and_leaves_later_is_waited_for_again(stream, start)
         stream.wait_until_entered()
         assert transcript.join()
         stream.give(text)
-        keeper.get(timeout=20)
+        keeper.result(20)
     assert transcript.take(0, 0) == [b"x", b"y"]
 
 
@@ -157,7 +148,7 @@ def test_who_is_notified_hears_of_what_a_thread_without_a_client_takes(stream, s
     transcript.notify(woken.set)
     stream.give("x")
     assert woken.wait(20)
-    keeper.get(timeout=20)
+    keeper.result(20)
     assert transcript.take(0, 0) == [b"x"]
 
 
@@ -167,7 +158,7 @@ def test_a_fault_in_the_writing_ends_the_answer(stream, start):
     first = start(transcript.take, 0, 20)
     stream.wait_until_entered()
     stream.give("x")
-    assert first.get(timeout=20) == [b"division by zero"]
+    assert first.result(20) == [b"division by zero"]
     assert transcript.is_finished and stream.is_closed.is_set()
     assert isinstance(transcript.error, ZeroDivisionError)
 

@@ -9,32 +9,23 @@ from switchyard.app.blueprint import open_models
 from switchyard.app.config import Settings
 from tests.contract import Witness
 
-LOCAL = {"REMOTE_ADDR": "127.0.0.1"}
 CHAT = {"messages": [{"role": "user", "content": "a"}]}
 TEXT = {"prompt": "a", "max_tokens": 4}
+INPUT, PROMPT, TOKENS, A_TEXT = {"input": "a"}, {"prompt": "a"}, {"tokens": [5]}, {"text": "a"}
 # What needs its tokenizer, or a load.
+CHATS = ("/v1/chat/completions", "/v1/messages/count_tokens", "/apply-template", "/api/chat")
 ASKED = {
     "/v1/completions": TEXT,
-    "/v1/chat/completions": CHAT,
-    "/v1/responses": {"input": "a"},
+    **dict.fromkeys((*CHATS, "/v1/chat/completions/input_tokens"), CHAT),
+    **dict.fromkeys(("/v1/responses", "/v1/responses/input_tokens"), INPUT),
     "/v1/messages": {**CHAT, "max_tokens": 4},
-    "/v1/messages/count_tokens": CHAT,
-    "/v1/chat/completions/input_tokens": CHAT,
-    "/v1/responses/input_tokens": {"input": "a"},
     "/tokenize": {"content": "a"},
-    "/detokenize": {"tokens": [5]},
-    "/apply-template": CHAT,
-    "/completion": {"prompt": "a"},
-    "/v1/token/encode": {"text": "a"},
-    "/v1/token/decode": {"tokens": [5]},
-    "/api/v1/generate": {"prompt": "a"},
-    "/api/chat": CHAT,
-    "/api/generate": {"prompt": "a"},
+    **dict.fromkeys(("/completion", "/api/v1/generate", "/api/generate"), PROMPT),
+    "/api/extra/tokencount": PROMPT,
+    **dict.fromkeys(("/detokenize", "/v1/token/decode", "/v1/internal/decode"), TOKENS),
+    **dict.fromkeys(("/v1/token/encode", "/v1/internal/encode"), A_TEXT),
+    "/v1/internal/token-count": A_TEXT,
     "/api/show": {},
-    "/api/extra/tokencount": {"prompt": "a"},
-    "/v1/internal/encode": {"text": "a"},
-    "/v1/internal/decode": {"tokens": [5]},
-    "/v1/internal/token-count": {"text": "a"},
     "/models/load": {"model": "broken"},
     "/admin/models/broken": {},
     "/v1/model/load": {"name": "broken"},
@@ -64,14 +55,14 @@ def client(model_path, tmp_path_factory):
 
 def test_what_needs_the_model_is_a_503_with_the_reason(client):
     for path, body in ASKED.items():
-        response = client.post(path, json=body, environ_base=LOCAL)
+        response = client.post(path, json=body)
         assert response.status_code == 503, (path, response.text)
         assert "has no tokenizer.json" in response.text, path
 
 
 @pytest.mark.parametrize("path", LISTS)
 def test_what_lists_models_lists_it(client, path):
-    response = client.get(path, environ_base=LOCAL)
+    response = client.get(path)
     assert response.status_code == 200, response.text
 
 
@@ -86,5 +77,5 @@ def test_the_status_of_a_model_that_never_ran_claims_no_numbers(client):
 
 
 def test_a_model_that_cannot_be_loaded_has_no_progress_of_its_load(client):
-    lines = client.get("/metrics", environ_base=LOCAL).text.splitlines()
+    lines = client.get("/metrics").text.splitlines()
     assert 'switchyard_model_load_progress{model_name="broken"} 0.0' in lines
