@@ -152,11 +152,6 @@ def directory(model_path, tmp_path):
     return shutil.copytree(model_path, tmp_path / "model")
 
 
-def edit(file, **changes):
-    """Change the top of a file of JSON."""
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
 @pytest.fixture
 def write(model_path, tmp_path):
     """A directory with that config.json, and no weights."""

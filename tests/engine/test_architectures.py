@@ -11,7 +11,7 @@ from switchyard.engine.backends.exl2 import cpu
 from switchyard.engine.model.architectures import ACTIVATIONS, PIXTRAL, text_config
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import run_code
-from tests.engine.conftest import edit
+from tests.hostile import edit
 
 UNKNOWN = [
     *("PhiForCausalLM", "GPTNeoXForCausalLM", "NemotronForCausalLM"),

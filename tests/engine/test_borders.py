@@ -3,6 +3,9 @@
 import threading
 import time
 from functools import partial
+from unittest.mock import Mock
+
+import pytest
 
 from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl.detokenizer import Detokenizer
@@ -14,7 +17,6 @@ from switchyard.engine.messages import (
     ModelInfo,
     Restarting,
     Stopped,
-    Submit,
 )
 from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
@@ -50,28 +52,21 @@ def test_a_job_holds_the_pages_of_its_next_token_and_guesses_too():
 # What is asked of the engine thread
 
 
-def test_a_list_without_waiting_jobs_asks_the_engine_thread_nothing(make_engine):
+def test_jobs_are_submitted_at_one_time_and_a_list_without_waiting_ones_asks_nothing(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))
-    stream = model.submit([job("a")])
+    model._link.send = send = Mock(side_effect=model._link.send)
+    stream = model.submit([job(f"j{i}") for i in range(3)])
+    assert len({call.args[0].time for call in send.call_args_list}) == 1
     gate.step(2)
-    while not any(isinstance(event, Chunk) for event in stream.take(20)):
-        pass
-    sent, send = [], model._link.send
-    model._link.send = lambda command: sent.append(command) or send(command)
-    [told] = model.jobs(timeout=0)
-    assert told.state == "decode" and sent == []
+    chunks = 0
+    while chunks < 3:
+        chunks += sum(isinstance(event, Chunk) for event in stream.take(20))
+    send.reset_mock()
+    assert [one.state for one in model.jobs(timeout=0)] == ["decode"] * 3
+    send.assert_not_called()
     gate.open()
     take_all(stream)
-
-
-def test_the_jobs_of_a_request_were_submitted_at_one_time(make_engine):
-    model = make_engine(ScriptedBackend())
-    sent, send = [], model._link.send
-    model._link.send = lambda command: sent.append(command) or send(command)
-    take_all(model.submit([job(f"j{i}") for i in range(3)]))
-    times = {one.time for one in sent if isinstance(one, Submit)}
-    assert len(times) == 1
 
 
 def test_room_is_asked_for_the_first_that_has_some_and_no_other(make_engine):
@@ -114,24 +109,19 @@ def test_a_load_is_timed_from_its_own_beginning(clock):
         assert standing.load_seconds == seconds
 
 
-def test_engines_that_have_stopped_are_summed_up_once_and_let_go():
+@pytest.mark.parametrize("is_asked", [True, False], ids=["counted", "not counted"])
+def test_engines_that_have_stopped_are_summed_up_once_and_let_go(is_asked):
     past = Past()
     for number in (1, 20):
         standing = Standing("m")
         standing.note(Stats(1.0, Totals(new_tokens=number)))
-        past.add(standing)
+        if is_asked:
+            past.add(standing)
         standing.note(Stopped(None))
-    for _ in range(2):
+        if not is_asked:
+            past.add(standing)
+    for _ in range(2 * is_asked):
         assert past.stats.totals.new_tokens == 21
-    assert past._standings == []
-
-
-def test_engines_that_have_stopped_are_let_go_also_where_nobody_counts():
-    past = Past()
-    for _ in range(3):
-        standing = Standing("m")
-        standing.note(Stopped(None))
-        past.add(standing)
     assert past._standings == []
 
 

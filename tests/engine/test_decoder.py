@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Library
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.model.tokens.decoder import TextDecoder
-from tests.engine.conftest import edit
+from tests.hostile import edit
 
 SPACE, METASPACE = "\u2581", {"type": "Metaspace", "replacement": "\u2581", "split": False}
 REPLACE = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}

@@ -15,7 +15,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import read_shape
 from switchyard.engine.model.tensors import read_sizes
 from tests.conftest import DEMO
-from tests.engine.conftest import edit
+from tests.hostile import edit
 from tests.gpu.architectures.make import make, make_twin
 from tests.gpu.architectures.specs import SPECS
 

@@ -1,7 +1,6 @@
 """Model directories made to harm the server that reads them."""
 
 import base64
-import json
 import os
 import shutil
 
@@ -11,7 +10,7 @@ from switchyard import engine
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tensors import read_sizes
 from switchyard.engine.model.tokenizer import Tokenizer
-from tests.engine.conftest import edit
+from tests.hostile import edit
 
 NESTED = b"[" * 200_000
 
@@ -36,14 +35,13 @@ TABLE = base64.b64encode(bytes(4) + b"x" * 1000 + b"\0").decode()
 @pytest.mark.parametrize(
     ("normalizer", "told"),
     [
-        (sequence(*[replace("a" * 50)] * 5), r"6\.25e\+08 times"),
         (sequence(replace("b" * 70, Regex="")), "142 times"),
         (sequence({"type": "Prepend", "prepend": "x" * 1000}), "2e\\+03 times"),
         (sequence(*[{"type": "ByteLevel"}] * 7), "256 times"),
         (sequence({"type": "Precompiled", "precompiled_charsmap": TABLE}), "2e\\+03 times"),
         (sequence(*[{"type": "NFC"}] * 65), "more than 64 steps"),
     ],
-    ids=["five", "regex", "prepend", "bytes", "table", "many"],
+    ids=["regex", "prepend", "bytes", "table", "many"],
 )
 def test_a_text_that_would_grow_is_refused_at_the_load(directory, normalizer, told):
     edit(directory / "tokenizer.json", normalizer=normalizer)
@@ -55,20 +53,6 @@ def test_usual_normalizers_are_served(directory):
     steps = sequence({"type": "Prepend", "prepend": "_"}, replace("_", String=" "), {"type": "NFC"})
     edit(directory / "tokenizer.json", normalizer=steps)
     assert read(directory)
-
-
-def test_numbers_of_tokens_and_their_ids_are_bounded(directory):
-    whole = json.loads((directory / "tokenizer.json").read_text())
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-    ids = range(4096, 4096 + 20_000)
-    added = [{"id": i, "content": f"<{i}>", **flags} for i in ids]
-    edit(directory / "tokenizer.json", added_tokens=added)
-    with pytest.raises(engine.ModelError, match="added tokens; at most 16384"):
-        read(directory)
-    whole["model"]["vocab"]["far away"] = 2**32 - 1
-    (directory / "tokenizer.json").write_text(json.dumps(whole))
-    with pytest.raises(engine.ModelError, match="a token with the id 4294967295"):
-        read(directory)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from switchyard import engine
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
-from tests.engine.conftest import edit
+from tests.hostile import edit
 from tests.scripted import Panic
 
 

@@ -15,7 +15,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.panics import panics_as
 from tests.conftest import DEMO
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import ending, run
 from tests.scripted import job
 
 
@@ -36,34 +36,27 @@ def test_a_grammar_on_which_the_compiler_panics_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["compute_bitmask", "consume_token"])
-def test_a_constraint_that_panics_ends_its_job_alone(monkeypatch, method):
-    backend = exl2_backend(DEMO)
-    backend.open()
-    try:
-        bad, good = constraints.regex("[0-9]{5}"), constraints.regex("(ab){3}")
-        make = backend._grammars.matcher
+def test_a_constraint_that_panics_ends_its_job_alone(opened, monkeypatch, method):
+    backend = opened(DEMO)
+    forms = {"bad": constraints.regex("[0-9]{5}"), "good": constraints.regex("(ab){3}")}
+    make = backend._grammars.matcher
 
-        class Panicking:
-            def __init__(self, matcher):
-                self._matcher = matcher
+    class Panicking:
+        def __init__(self, matcher):
+            self._matcher = matcher
 
-            def __getattr__(self, name):
-                return panic if name == method else getattr(self._matcher, name)
+        def __getattr__(self, name):
+            return panic if name == method else getattr(self._matcher, name)
 
-        def matcher(grammar):
-            return Panicking(make(grammar)) if grammar == bad.grammar else make(grammar)
+    def matcher(grammar):
+        return Panicking(make(grammar)) if grammar == forms["bad"].grammar else make(grammar)
 
-        monkeypatch.setattr(backend._grammars, "matcher", matcher)
-        events = run(
-            backend,
-            job("bad", 20, prompt=(1, 300), constraint=bad),
-            job("good", 20, prompt=(1, 300), constraint=good),
-        )
-        assert isinstance(events["bad"][-1], Failed)
-        assert isinstance(events["bad"][-1].error, engine.InvalidJob)
-        assert ending(events["good"]).text == "ababab"
-    finally:
-        backend.close()
+    monkeypatch.setattr(backend._grammars, "matcher", matcher)
+    jobs = [job(name, 20, prompt=(1, 300), constraint=form) for name, form in forms.items()]
+    events = run(backend, *jobs)
+    assert isinstance(events["bad"][-1], Failed)
+    assert isinstance(events["bad"][-1].error, engine.InvalidJob)
+    assert ending(events["good"]).text == "ababab"
 
 
 def test_a_body_on_which_pydantic_panics_is_refused(monkeypatch):
@@ -74,10 +67,8 @@ def test_a_body_on_which_pydantic_panics_is_refused(monkeypatch):
         validation.validate(Panicking, {})
     monkeypatch.setattr("pydantic_core.from_json", panic)
     app = flask.Flask("test")
-    with (
-        app.test_request_context(json={}, method="POST"),
-        pytest.raises(BadRequest, match="not valid JSON"),
-    ):
+    told = pytest.raises(BadRequest, match="not valid JSON")
+    with app.test_request_context(json={}, method="POST"), told:
         body.parse_json(b"{}")
 
 

@@ -15,7 +15,7 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import ending, run
 from tests.engine.random_forms import regexes, schemas
 from tests.scripted import job
 
@@ -46,7 +46,7 @@ def draw(strategy, number):
     return list(found.values())
 
 
-def complete(grammars, forms):
+def complete(backend, grammars, forms):
     """[(form, text, finish_reason)] of a completion for each that isn't refused; why others are."""
     jobs, refused = {}, Counter()
     for i, (form, make) in enumerate(forms):
@@ -58,15 +58,9 @@ def complete(grammars, forms):
             continue
         # The penalty, so that a small model in doubt doesn't write one digit forever.
         sampling = Sampling(temperature=1.5, frequency_penalty=1.0, seed=i)
-        jobs[str(i)] = job(
-            str(i), MAX_NEW_TOKENS, prompt=(1, 300), sampling=sampling, constraint=constraint
-        )
-    backend = exl2_backend(DEMO)
-    backend.open()
-    try:
-        events = run(backend, *jobs.values(), limit=1_000_000)
-    finally:
-        backend.close()
+        more = {"prompt": (1, 300), "sampling": sampling, "constraint": constraint}
+        jobs[str(i)] = job(str(i), MAX_NEW_TOKENS, **more)
+    events = run(backend, *jobs.values(), limit=1_000_000)
     results = []
     for identifier, told in events.items():
         form, end = forms[int(identifier)][0], ending(told)
@@ -75,9 +69,10 @@ def complete(grammars, forms):
     return results, refused
 
 
-def test_random_schemas(grammars, request):
+def test_random_schemas(opened, grammars, request):
     drawn = draw(schemas(), request.config.getoption("--schemas"))
-    results, refused = complete(grammars, [(s, constraints.json_schema) for s in drawn])
+    forms = [(schema, constraints.json_schema) for schema in drawn]
+    results, refused = complete(opened(DEMO), grammars, forms)
     ended = [(schema, text) for schema, text, reason in results if reason == "stop"]
     for schema, text in ended:
         checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
@@ -92,9 +87,10 @@ def test_random_schemas(grammars, request):
     assert len(ended) > 0.7 * len(results)
 
 
-def test_random_regular_expressions(grammars, request):
+def test_random_regular_expressions(opened, grammars, request):
     drawn = draw(regexes(), request.config.getoption("--schemas") // 5)
-    results, refused = complete(grammars, [(r, constraints.regex) for r in drawn])
+    forms = [(pattern, constraints.regex) for pattern in drawn]
+    results, refused = complete(opened(DEMO), grammars, forms)
     ended = [(pattern, text) for pattern, text, reason in results if reason == "stop"]
     for pattern, text in ended:
         assert re.fullmatch(pattern, text, re.ASCII), (pattern, text)

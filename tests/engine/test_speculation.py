@@ -20,7 +20,7 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule import admission
 from tests.conftest import DEMO
-from tests.engine.conftest import edit
+from tests.hostile import edit
 from tests.engine.exl2.drive import free_pages
 from tests.engine.failing import names
 from tests.engine.forced import ending, exl2_backend, run

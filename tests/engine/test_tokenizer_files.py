@@ -7,8 +7,8 @@ import pytest
 from switchyard import engine
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
-from tests.engine.conftest import edit
 from tests.engine.test_tokenizer import added
+from tests.hostile import edit
 
 
 def test_a_broken_file_is_named_in_one_line(directory):

@@ -159,26 +159,15 @@ def test_an_error_that_is_kept_keeps_no_frame_of_those_that_led_to_it():
 @pytest.mark.parametrize(
     "bound",
     [
-        {"cache_tokens": 256},
-        {"max_chunk_size": 16},
-        {"max_seq_len": 256},
-        {"max_batch_size": 1},
-        {"max_pending_tokens": 1},
-        {"default_max_tokens": 1},
-        {"max_pending": 0},
-        {"fair_wait_factor": 1.0},
+        *({"cache_tokens": 256}, {"max_chunk_size": 16}, {"max_seq_len": 256}),
+        *({"max_batch_size": 1}, {"max_pending_tokens": 1}, {"default_max_tokens": 1}),
+        *({"max_pending": 0}, {"fair_wait_factor": 1.0}),
         {"hang_timeout": 5.0, "hang_exit": 5.0},
-        {"num_draft_tokens": 1},
-        {"num_draft_tokens": 7},
-        {"gpu_reserve": 0.25},
-        {"gpu_split": (0.0, 1.0)},
-        {"gpus": (0,)},
-        {"replicas": 2, "gpus": (3, 2, 1, 0)},
-        {"replicas": 2},
-        {"default_repetition_penalty": 0.1},
-        {"default_repetition_penalty": 10.0},
-        {"default_frequency_penalty": -2.0},
-        {"default_frequency_penalty": 2.0},
+        *({"num_draft_tokens": 1}, {"num_draft_tokens": 7}),
+        *({"gpu_reserve": 0.25}, {"gpu_split": (0.0, 1.0)}, {"gpus": (0,)}),
+        *({"replicas": 2, "gpus": (3, 2, 1, 0)}, {"replicas": 2}),
+        *({"default_repetition_penalty": penalty} for penalty in (0.1, 10.0)),
+        *({"default_frequency_penalty": penalty} for penalty in (-2.0, 2.0)),
         {"draft_model": "d", "loras": (engine.Lora("l", "l"), engine.Lora("l", "k"))},
         {"tensor_parallel": True, "ngram_draft": True},
         {"link": "socket", "at": ("unix:/a", "unix:/b")},
@@ -211,6 +200,5 @@ def test_settings_that_do_not_go_together_are_named(wrong, param):
 
 
 def test_guesses_are_made_by_a_draft_model_or_by_n_grams():
-    assert not ModelConfig("m", "m").has_draft
-    assert ModelConfig("m", "m", ngram_draft=True).has_draft
-    assert ModelConfig("m", "m", draft_model="d").has_draft
+    ways = ({}, {"ngram_draft": True}, {"draft_model": "d"})
+    assert [ModelConfig("m", "m", **way).has_draft for way in ways] == [False, True, True]

@@ -105,11 +105,8 @@ def send_later(ends, monkeypatch):
 
 
 def test_fields_of_a_later_version_cross_unless_they_ask_for_something(send_later):
-    here, there = Wire.pair()
-    refused = []
-    there._refuse = lambda message, names: (
-        refused.append((message, names)) or message == [Told("a")]
-    )
+    (here, there), refused = Wire.pair(), []
+    there._refuse = lambda message, more: refused.append((message, more)) or message == [Told("a")]
     with here, there:
         for more in ({}, {"number": 3}, {"extra": 2.0, "flag": True}, {"number": 4, "others": [1]}):
             later = told_of_later(**more)
