@@ -24,19 +24,26 @@ def cut(data, text):
     return [encoded[a:b] for a, b in zip(starts, [*starts[1:], len(encoded)], strict=True)]
 
 
+def push_all(detokenizer, number, by_stop_token=True):
+    """All (text, token ids) of so many tokens, up to a stop."""
+    parts = []
+    for i in range(number):
+        parts.append(detokenizer.push(i, is_last=not by_stop_token and i == number - 1))
+        if detokenizer.stop is not None:
+            return parts
+    return [*parts, detokenizer.flush()] if by_stop_token else parts
+
+
+def whole(parts):
+    """Their text and token ids."""
+    return "".join(text for text, _ in parts), [i for _, ids in parts for i in ids]
+
+
 def told(pieces, stop_strings=(), min_new_tokens=0, by_stop_token=False):
     """All (text, token ids) of a job that draws each of `pieces` once, and its stop string."""
     one = job(stop_strings=stop_strings, min_new_tokens=min_new_tokens)
     detokenizer = detokenizer_of(pieces, one)
-    parts = []
-    for i in range(len(pieces)):
-        is_last = i == len(pieces) - 1 and not by_stop_token
-        parts.append(detokenizer.push(i, is_last))
-        if detokenizer.stop is not None:
-            return parts, detokenizer.stop
-    if by_stop_token:
-        parts.append(detokenizer.flush())
-    return parts, detokenizer.stop
+    return push_all(detokenizer, len(pieces), by_stop_token), detokenizer.stop
 
 
 def expected(pieces, stop_strings, min_new_tokens):
@@ -64,9 +71,8 @@ def test_the_text_ends_before_the_stop_string_that_begins_first(
 ):
     parts, stop_string = told(pieces, tuple(stop_strings), min_new_tokens, by_stop_token)
     text, is_stopped = expected(pieces, stop_strings, min_new_tokens)
-    assert "".join(part for part, _ in parts) == text
-    assert (stop_string is not None) == is_stopped
-    token_ids = [i for _, ids in parts for i in ids]
+    found, token_ids = whole(parts)
+    assert (found, stop_string is not None) == (text, is_stopped)
     assert token_ids == list(range(len(token_ids)))
     if not is_stopped:
         assert len(token_ids) == len(pieces)
@@ -111,16 +117,8 @@ def test_no_stop_counts_in_thoughts_and_calls_however_tokens_cut_them(
 ):
     spans = (Span("[", "]", is_first=True), Span("((", ")"))
     one = job(stop_strings=tuple(stops), stop_token_ids=(99, *stop_token_ids), spans=spans)
-    detokenizer, text, token_ids = detokenizer_of(pieces, one), "", []
-    for i in range(len(pieces)):
-        more, ids = detokenizer.push(i, is_last=not by_token and i == len(pieces) - 1)
-        text, token_ids = text + more, [*token_ids, *ids]
-        if detokenizer.stop is not None:
-            break
-    else:
-        if by_token:
-            more, ids = detokenizer.flush()
-            text, token_ids = text + more, [*token_ids, *ids]
+    detokenizer = detokenizer_of(pieces, one)
+    text, token_ids = whole(push_all(detokenizer, len(pieces), by_token))
     found = text, detokenizer.stop is not None
     tokens = [(len("".join(pieces[:i])), len(pieces[i])) for i in sorted(detokenizer.unsure)]
     assert found == expected_outside("".join(pieces), stops, tokens)
@@ -146,9 +144,8 @@ def test_a_text_comes_as_soon_as_it_is_certain(pieces, stop_strings, texts, stop
 def test_a_stop_string_can_be_part_of_the_text():
     one = job(stop_strings=("bc",), include_stop=True)
     detokenizer = detokenizer_of(["a", "b", "cd"], one)
-    parts = [detokenizer.push(i) for i in range(3)]
-    assert ("".join(text for text, _ in parts), detokenizer.stop) == ("abc", "bc")
-    assert [i for _, ids in parts for i in ids] == [0, 1, 2]
+    assert whole(push_all(detokenizer, 3)) == ("abc", [0, 1, 2])
+    assert detokenizer.stop == "bc"
 
 
 def test_a_special_token_is_part_of_the_text_where_it_shall_be_shown():
@@ -175,11 +172,9 @@ def test_characters_come_as_soon_as_they_are_whole_however_tokens_cut_them(text,
     parts = []
     for i in range(len(pieces)):
         parts.append(detokenizer.push(i))
-        certain = b"".join(pieces[: i + 1]).decode(errors="ignore")
-        assert "".join(part for part, _ in parts) == certain
+        assert whole(parts)[0] == b"".join(pieces[: i + 1]).decode(errors="ignore")
     parts.append(detokenizer.flush())
-    assert "".join(part for part, _ in parts) == text
-    assert [i for _, ids in parts for i in ids] == list(range(len(pieces)))
+    assert whole(parts) == (text, list(range(len(pieces))))
     assert all(ids for part, ids in parts if part)
 
 
@@ -188,12 +183,6 @@ def test_characters_come_as_soon_as_they_are_whole_however_tokens_cut_them(text,
 def test_a_stop_string_counts_however_tokens_cut_its_characters(text, stop_string, data):
     pieces = cut(data, text)
     detokenizer = Detokenizer(pieces, job(stop_strings=(stop_string,)))
-    parts = []
-    for i in range(len(pieces)):
-        parts.append(detokenizer.push(i)[0])
-        if detokenizer.stop is not None:
-            break
-    else:
-        parts.append(detokenizer.flush()[0])
-    assert "".join(parts) == text.partition(stop_string)[0]
+    found, _ = whole(push_all(detokenizer, len(pieces)))
+    assert found == text.partition(stop_string)[0]
     assert (detokenizer.stop is not None) == (stop_string in text)

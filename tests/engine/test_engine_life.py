@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 import weakref
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -33,18 +34,22 @@ from tests.engine.reading import take_all, text
 from tests.scripted import Gate, Panic, ScriptedBackend, endless, finished, job
 
 
-def test_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine):
+@pytest.mark.parametrize("state", ["draining", "stopped"])
+def test_a_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine, state):
+    """With a close, or before one."""
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))
-    stream = model.submit([job("a", 2)])
-    models = engine.Models([model])
-    models.drain()
-    assert model.state == "draining"
-    with pytest.raises(engine.Draining) as caught:
+    stream = model.submit([job("a", 3)])
+    way = engine.Models([model]).drain if state == "draining" else partial(model.close, 60, 20)
+    ending = begin(way)
+    with model._changed:
+        assert model._changed.wait_for(lambda: model.state == "draining", 20)
+    with pytest.raises(engine.Draining, check=lambda error: error.retry_after >= 1):
         model.submit([job("b")])
-    assert caught.value.retry_after >= 1
     gate.open()
-    assert text(take_all(stream)) == "0 1 "
+    assert text(take_all(stream)) == "0 1 2 "
+    ending.join(20)
+    assert model.state == state
 
 
 def test_jobs_are_refused_while_the_model_loads(make_engine):
@@ -75,21 +80,6 @@ def test_a_model_that_cannot_be_loaded_says_why(make_engine, error, message):
     with pytest.raises(engine.Dead, match=r"can.t be loaded|no such weights"):
         model.check_room(1)
     assert type(model.error) is engine.ModelError
-
-
-def test_close_lets_running_jobs_finish_and_refuses_new_ones(make_engine):
-    gate = Gate()
-    model = make_engine(ScriptedBackend(gate=gate))
-    stream = model.submit([job("a", 3)])
-    closing = begin(model.close, 60, 20)
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "draining", 20)
-    with pytest.raises(engine.Draining):
-        model.submit([job("b")])
-    gate.open()
-    assert text(take_all(stream)) == "0 1 2 "
-    closing.join(20)
-    assert model.state == "stopped"
 
 
 class NoLink:

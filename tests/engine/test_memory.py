@@ -1,6 +1,6 @@
 """Which cache has room on GPUs, by arithmetic: there need not be any."""
 
-import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ from switchyard.engine.model.loadable import adapter_files, check_loras
 from switchyard.engine.model.model_dir import ModelDir
 from tests.conftest import DEMO
 from tests.engine.failing import names
+from tests.hostile import edit
 
 MIB = 2**20
 DEMO_EXL2 = f"{DEMO}-exl2"
@@ -105,11 +106,7 @@ def test_a_refusal_says_what_would_fit():
     message = str(caught.value)
     assert "1.0 GiB of weights, 0.6 GiB of cache (float16, 16384 tokens)" in message
     assert "2.0 GiB of the GPUs are free" in message
-    [tokens] = [
-        int(part.rpartition(" ")[2])
-        for part in message.partition("fit: ")[2].split(", or ")
-        if part.startswith("cache_mode float16")
-    ]
+    tokens = int(re.search(r"fit: .*cache_mode float16 .*?(\d+)(, or |$)", message)[1])
     assert memory(2.0, cache_tokens=tokens).caches() == [("float16", tokens)]
     with pytest.raises(engine.ModelError):
         memory(2.0, cache_tokens=tokens + 256).caches()
@@ -264,11 +261,10 @@ def test_what_is_not_exl2_cannot_be_spread(spread, model_path):
 
 
 def test_the_logits_of_a_vocabulary_of_any_size_have_room(loader, tmp_path):
-    shutil.copytree(DEMO_EXL2, tmp_path / "model")
-    path = tmp_path / "model" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 2050}))
-    config = ModelConfig(str(path.parent), "name", tensor_parallel=True)
-    exl2_config = loader.read_config(config, ModelDir.read(str(path.parent)), "cuda")
+    path = shutil.copytree(DEMO_EXL2, tmp_path / "model")
+    edit(path / "config.json", vocab_size=2050)
+    config = ModelConfig(str(path), "name", tensor_parallel=True)
+    exl2_config = loader.read_config(config, ModelDir.read(str(path)), "cuda")
     room = exl2_config.max_output_len * exl2_config.vocab_size
     assert exl2_config.max_input_len * 2080 <= room < (exl2_config.max_input_len + 1) * 2080
 
@@ -276,9 +272,8 @@ def test_the_logits_of_a_vocabulary_of_any_size_have_room(loader, tmp_path):
 def test_without_flash_attn_one_job_at_a_time_is_warned_of(loader, model_path, monkeypatch, caplog):
     loader.free = 4 * GIB
     monkeypatch.setattr(loader.module.attn, "has_flash_attn_with_paged", False)
-    monkeypatch.setattr(
-        loader.module, "_load", lambda *_: SimpleNamespace(cache_mode="float16", model=None)
-    )
+    loaded = SimpleNamespace(cache_mode="float16", model=None)
+    monkeypatch.setattr(loader.module, "_load", lambda *_: loaded)
     loader.load(ModelConfig(model_path, "name"))
     assert "ONE job at a time" in caplog.text
     for setting in ({"ngram_draft": True}, {"draft_model": model_path}):
@@ -322,9 +317,8 @@ def test_a_lora_says_what_is_wrong_with_it(loader, model_path, monkeypatch, tmp_
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "adapter_model.safetensors").write_bytes(b"nothing")
     model = SimpleNamespace(config=exl2_config(model_path))
-    monkeypatch.setattr(
-        loader.module, "_load", lambda *_: SimpleNamespace(cache_mode="float16", model=model)
-    )
+    loaded = SimpleNamespace(cache_mode="float16", model=model)
+    monkeypatch.setattr(loader.module, "_load", lambda *_: loaded)
     config = ModelConfig(model_path, "name", loras=(engine.Lora(str(tmp_path), "terse"),))
     with pytest.raises(engine.ModelError, match="LoRA terse can't be loaded: KeyError: 'r'"):
         loader.load(config)

@@ -84,14 +84,6 @@ def test_each_layers_sine_and_cosine_are_those_of_transformers(build, reference,
                 assert ((table[0, 0].float() - values).abs() <= rounding).all()
 
 
-def test_the_library_alone_has_others(build, reference):
-    """Or there would be nothing to mend."""
-    for name in ("llama-yarn", "llama-yarn-mscale", "phi3-longrope", "qwen2vl"):
-        [context] = build(SPECS[name], 2048).device_context
-        sin, _ = transformers_tables(reference(SPECS[name]), 2048)
-        assert (context.sin[0][0, 0].float() - sin).abs().max() > 0.01
-
-
 @pytest.mark.parametrize("name", COMPUTED)
 def test_each_layers_window_is_that_of_transformers(build, reference, name):
     from transformers.masking_utils import sliding_window_causal_mask_function

@@ -111,16 +111,6 @@ def test_a_negative_seed_is_another_than_its_positive(backend):
     assert ids(-1) == ids(-1) != ids(1)
 
 
-def test_mirostat_steers_the_surprise(opened):
-    logits = {300: 0.0, 301: -1.0, 302: -2.0, 303: -3.0}
-    backend = opened(logits=lambda t: logits)
-    low = Sampling(mirostat=True, mirostat_tau=0.2, mirostat_eta=0.5, seed=1)
-    high = Sampling(mirostat=True, mirostat_tau=3.0, mirostat_eta=0.5, seed=1)
-    few = ids_of(run(backend, job("a", 60, sampling=low))["a"])
-    many = ids_of(run(backend, job("b", 60, sampling=high))["b"])
-    assert few.count(300) > many.count(300) + 10
-
-
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [

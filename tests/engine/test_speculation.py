@@ -20,11 +20,11 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule import admission
 from tests.conftest import DEMO
-from tests.hostile import edit
 from tests.engine.exl2.drive import free_pages
 from tests.engine.failing import names
 from tests.engine.forced import ending, exl2_backend, run
 from tests.engine.test_logprobs import told
+from tests.hostile import edit
 from tests.scripted import job
 
 GREEDY = Sampling(temperature=0.0)
@@ -37,12 +37,9 @@ def noisy(tmp_path_factory):
     path = shutil.copytree(DEMO, tmp_path_factory.mktemp("models") / "noisy")
     torch.manual_seed(0)
     weights = load_file(path / "model.safetensors")
-    weights = {
-        name: weight + 0.15 * weight.float().std() * torch.randn_like(weight)
-        if weight.dim() == 2
-        else weight
-        for name, weight in weights.items()
-    }
+    for weight in weights.values():
+        if weight.dim() == 2:
+            weight += 0.15 * weight.float().std() * torch.randn_like(weight)
     save_file(weights, path / "model.safetensors")
     return str(path)
 
@@ -129,10 +126,9 @@ def test_texts_are_the_same_with_guesses(expected, guessing, sampling):
 
 
 def test_several_tokens_come_in_one_step(guessing):
-    [one] = text_jobs()[:1]
-    before = guessing.work.drafts
+    one, *_ = text_jobs()
+    before, steps = guessing.work.drafts, []
     guessing.enqueue(one)
-    steps = [guessing.iterate() for _ in range(3)]
     while guessing.num_jobs:
         steps.append(guessing.iterate())
     chunks = [[event for event in step if isinstance(event, engine.Chunk)] for step in steps]
@@ -216,9 +212,8 @@ def test_a_draft_model_keeps_up_while_guessing_is_suspended(opened):
     """With itself for a draft model, both caches must hold the same, but for the pair's tokens."""
     backend = opened(DEMO, max_batch_size=8, draft_model=DEMO)
     prompts = [conversation(text) for text in QUESTIONS]
-    pair = job(
-        "pair", 10, prompt=prompts[1], negative_prompt=prompts[0], sampling=Sampling(cfg_scale=2.0)
-    )
+    more = {"negative_prompt": prompts[0], "sampling": Sampling(cfg_scale=2.0)}
+    pair = job("pair", 10, prompt=prompts[1], **more)
     long = job("long", 60, prompt=prompts[2], sampling=GREEDY, ignore_eos=True)
     scored = job("scored", 2, prompt=prompts[3], sampling=GREEDY, prompt_logprobs=0)
     run(backend, long, pair, scored)
@@ -300,9 +295,8 @@ def test_any_traffic_gives_the_texts_that_there_are_without(expected, guessing):
         cut = rng.randrange(1, len(prompt) + 1)
         seed = rng.randrange(100)
         sampling = rng.choice([GREEDY, Sampling(seed=seed), Sampling(seed=seed, temperature=0.4)])
-        jobs.append(
-            job(f"job{i}", rng.choice([1, 3, 20, 60]), prompt=prompt[:cut], sampling=sampling)
-        )
+        number = rng.choice([1, 3, 20, 60])
+        jobs.append(job(f"job{i}", number, prompt=prompt[:cut], sampling=sampling))
     generator = guessing._generator
     generator.validate_cache = generator._ExLlamaV2DynamicGenerator___validate_cache
     assert texts(guessing, jobs) == expected(*jobs)
