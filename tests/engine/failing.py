@@ -39,3 +39,10 @@ def begin(call, *args):
     thread = threading.Thread(target=call, args=args)
     thread.start()
     return thread
+
+
+def let_through(gate, times=1):
+    """So many iterations, and hold the next."""
+    gate.step(times)
+    for _ in range(times):
+        gate.wait_until_held()

@@ -14,7 +14,7 @@ from switchyard.engine.messages import ModelInfo
 from switchyard.engine.sampling import Sampling
 from switchyard.engine.schedule import admission
 from tests.engine.conftest import over_all_links
-from tests.engine.failing import names
+from tests.engine.failing import let_through, names
 from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, job
 
@@ -38,8 +38,7 @@ def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engi
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_pending_tokens=10)
     streams = [model.submit([job("a", 1, prompt=(1,) * 50)])]  # nothing waits
     gate.wait_until_held()
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     streams.append(model.submit([job("b", 1, prompt=(1,) * 6)]))
     with pytest.raises(engine.Full, match="the queue is full: 6 of 10 prompt tokens are waiting"):
         model.check_room(1, 5)
@@ -65,8 +64,7 @@ def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, clock, pace, 
     streams = [model.submit([job("active", 1)])]
     for _ in range(40 * 3 + 1):
         gate.wait_until_held()
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     streams += [model.submit([job(f"job{i}", 1)]) for i in range(4)]
     with pytest.raises(engine.Full) as caught:
         model.check_room(1)

@@ -16,6 +16,7 @@ from switchyard.engine.schedule.counters import INTERVAL, OCCUPANCY_INTERVAL, Co
 from switchyard.engine.standing import RECENT, Standing
 from switchyard.engine.stats import BOUNDS, Histogram, Occupancy, Rates, Stats, Totals, Work
 from tests.engine.conftest import over_all_links
+from tests.engine.failing import let_through
 from tests.engine.pipe.child import child_of
 from tests.engine.reading import take_all
 from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
@@ -104,8 +105,7 @@ def test_recoveries_and_what_they_end_are_counted(make_engine):
     for _ in range(4):
         gate.wait_until_held()
     streams.append(model.submit([job("untold", 9)]))
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     backend.iterate_errors = [engine.OutOfMemory("full")]
     backend.recovery_errors = {"reset": RuntimeError("in vain")}
     gate.open()

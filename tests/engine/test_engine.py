@@ -66,15 +66,6 @@ def test_the_choices_of_one_request_share_a_stream(make_engine):
     assert sum(isinstance(event, Finished) for event in events) == 2
 
 
-@over_all_links
-def test_events_that_pile_up_are_taken_together(make_engine):
-    model = make_engine(ScriptedBackend())
-    first = model.submit([job("a", 100)])
-    take_all(model.submit([job("b", 200)]))  # so by now all of a's events are there
-    assert len(first.take(0)) == 102
-    assert first.is_finished
-
-
 def test_a_thread_that_reads_several_streams_is_woken_by_each(make_engine):
     gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))

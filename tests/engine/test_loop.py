@@ -9,7 +9,6 @@ from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.sampling import Sampling
-from switchyard.engine.schedule.batch import Loop
 from switchyard.engine.schedule.repetition import MAX_PERIOD, MIN_REPEATS, MIN_TOKENS, LoopDetector
 from tests.conftest import DEMO
 from tests.engine.forced import exl2_backend
@@ -103,13 +102,6 @@ def test_a_loop_costs_those_beside_it_nothing(make_engine, num_tokens):
     ends = {e.identifier: e.stop_reason for e in events if isinstance(e, Finished)}
     assert ends == {"plain": None, "loop0": "loop", "loop1": "loop", "loop2": "loop"}
     assert not any(isinstance(event, Failed) for event in events) and not backend.recoveries
-
-
-def test_a_loop_tells_what_the_generator_counted():
-    cut = Finished("a", "cancelled", 3, 40, 2, draft_tokens=9, accepted_tokens=5)
-    assert Loop(job("a"), 32).finish([Chunk("a", "x", (1,)), cut]) == Finished(
-        "a", "stop", 3, 32, 2, stop_reason="loop", draft_tokens=9, accepted_tokens=5
-    )
 
 
 def ending_with_its_loop(job):

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -118,16 +119,12 @@ def test_dry(values, text, breakers, multiplier, base, allowed):
     assert near(continued(values, text, *args), expected)
 
 
-def test_dry_of_a_very_long_repetition_is_finite():
+@pytest.mark.parametrize(("length", "base"), [(500, 8.0), (100, 1.1)])
+def test_dry_of_a_long_repetition_grows_no_further_and_is_finite(length, base):
     is_breaker = np.zeros(SIZE, dtype=np.bool_)
-    [*_, last] = continued([0.0] * SIZE, [SIZE - 1] * 500, is_breaker, 5.0, 8.0, 2)
-    assert -1e31 < last < -1e29
-
-
-def test_dry_of_a_long_repetition_grows_no_further():
-    is_breaker = np.zeros(SIZE, dtype=np.bool_)
-    [*_, last] = continued([0.0] * SIZE, [SIZE - 1] * 100, is_breaker, 5.0, 1.1, 2)
-    assert math.isclose(last, -5 * 1.1 ** (penalties.MAX_MATCH - 2), rel_tol=1e-5)
+    [*_, last] = continued([0.0] * SIZE, [SIZE - 1] * length, is_breaker, 5.0, base, 2)
+    assert math.isclose(last, -5 * base ** (penalties.MAX_MATCH - 2), rel_tol=1e-5)
+    assert last > -1e31
 
 
 @SOME

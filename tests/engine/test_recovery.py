@@ -17,7 +17,7 @@ from switchyard.engine.messages import (
     Stopped,
     Submit,
 )
-from tests.engine.failing import ends, failing_to_enqueue, held
+from tests.engine.failing import ends, failing_to_enqueue, held, let_through
 from tests.engine.reading import take_all, text
 from tests.scripted import Panic, ScriptedBackend, count, endless, job
 
@@ -26,12 +26,9 @@ def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
     model, backend, gate = held(make_engine)
     old = [model.submit([job(f"old{i}", 5)]) for i in range(16)]
     gate.wait_until_held()
-    gate.step(3)
-    for _ in range(3):
-        gate.wait_until_held()
+    let_through(gate, 3)
     new = [model.submit([job(f"new{i}", 5)]) for i in range(16)]
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     backend.iterate_errors = [RuntimeError("device on fire")]
     gate.open()
     errors = []
@@ -57,8 +54,7 @@ def test_a_job_whose_prompts_logprobs_were_told_does_not_start_over(make_engine)
     model, backend, gate = held(make_engine, scored)
     stream = model.submit([job("a")])
     gate.wait_until_held()
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     backend.iterate_errors = [RuntimeError("x")]
     gate.open()
     assert [type(event) for event in take_all(stream)] == [PromptLogprobs, Failed]
@@ -79,8 +75,7 @@ def test_a_job_that_starts_over_is_listed_as_waiting_and_goes_first(make_engine)
     backend.has_room = lambda job: not backend.active
     stream = model.submit([job("a", 5)])
     gate.wait_until_held()
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     model.submit([job("short", 1)])
     backend.iterate_errors = [RuntimeError("x")]
     backend.recovering.clear()
@@ -117,8 +112,7 @@ def test_an_iteration_without_a_token_is_no_proof_of_help(make_engine):
     gate.step()
     for _ in range(2):  # started again
         gate.wait_until_held()
-        gate.step()
-    gate.wait_until_held()
+        let_through(gate)
     backend.iterate_errors = [RuntimeError("second")]
     gate.step()
     gate.open()
@@ -181,8 +175,7 @@ def test_a_lost_device_ends_all_jobs_and_is_not_tried_again(make_engine):
     active = model.submit([job("active", 50)])
     gate.wait_until_held()
     waiting = model.submit([job("waiting")])
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     backend.iterate_errors = [engine.DeviceLost("the device is lost: assert")]
     gate.open()
     [end] = ends(take_all(active))
@@ -258,8 +251,7 @@ def test_zombies_are_ended_and_counted(make_engine):
     model, backend, gate = held(make_engine)
     streams = [model.submit([job(name, 50)]) for name in ("lost", "kept")]
     gate.wait_until_held()
-    gate.step()
-    gate.wait_until_held()
+    let_through(gate)
     del backend.active["lost"]
     for name in ("stray", "another"):
         backend.active[name] = endless(job(name))

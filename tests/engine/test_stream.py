@@ -54,13 +54,15 @@ def test_a_reader_is_as_far_behind_as_tokens_wait(stream):
     assert stream.num_behind == 0
 
 
-def test_all_that_has_piled_up_is_taken_at_once_the_end_included(stream):
-    stream.poll(lambda: None, alone=True)
+@pytest.mark.parametrize("take", ["take", "take_now"])
+def test_all_that_has_piled_up_is_taken_at_once_the_end_included(stream, take):
+    if take == "take_now":
+        stream.poll(lambda: None, alone=True)
     for events in ((TOKENS[0],), (TOKENS[1],), (TOKENS[2], END)):
         stream.put(events)
-    assert list(stream.take_now()) == [*TOKENS, END]
+    assert list(getattr(stream, take)()) == [*TOKENS, END]
     assert stream.is_finished
-    assert not stream.take_now()
+    assert not getattr(stream, take)()
 
 
 def test_a_stream_goes_on_until_the_last_of_its_choices_ends():
