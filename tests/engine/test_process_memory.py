@@ -1,16 +1,14 @@
 """Memory that goes back to the system, in its own process."""
 
 import os
-import pathlib
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from switchyard.engine.memory import process
+from tests.conftest import run_code
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
 CODE = """
 import ctypes
 from switchyard import engine
@@ -30,16 +28,13 @@ for block in blocks[:-1]:  # above all of them lies the last
     libc.free(block)
 before = resident()
 engine.give_memory_back()
-print(before - resident())
+assert before - resident() > 30_000_000
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
 def test_what_was_freed_below_something_in_use_goes_back_too():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) > 30_000_000
+    run_code(CODE)
 
 
 def test_settings_of_the_operator_are_left_as_they_are(monkeypatch):
