@@ -10,14 +10,7 @@ import pytest
 from switchyard.engine import standing as standing_module
 from switchyard.engine.backends.exl.detokenizer import Detokenizer
 from switchyard.engine.held import Held
-from switchyard.engine.messages import (
-    Chunk,
-    JobList,
-    Loaded,
-    ModelInfo,
-    Restarting,
-    Stopped,
-)
+from switchyard.engine.messages import Chunk, JobList, Loaded, ModelInfo, Restarting, Stopped
 from switchyard.engine.schedule.alarms import Alarms
 from switchyard.engine.schedule.batch import Batch
 from switchyard.engine.schedule.pending import LOOK_AHEAD, Pending

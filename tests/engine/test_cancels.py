@@ -3,13 +3,7 @@
 import queue
 import time
 
-from switchyard.engine.messages import (
-    Chunk,
-    Finished,
-    Parked,
-    PendingList,
-    Started,
-)
+from switchyard.engine.messages import Chunk, Finished, Parked, PendingList, Started
 from tests.engine.conftest import over_all_links
 from tests.engine.failing import begin
 from tests.engine.reading import take_all, text

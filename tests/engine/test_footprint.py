@@ -15,9 +15,9 @@ from switchyard.engine.model.model_dir import ModelDir
 from switchyard.engine.model.shape import read_shape
 from switchyard.engine.model.tensors import read_sizes
 from tests.conftest import DEMO
-from tests.hostile import edit
 from tests.gpu.architectures.make import make, make_twin
 from tests.gpu.architectures.specs import SPECS
+from tests.hostile import edit
 
 SERVED = sorted(name for name, spec in SPECS.items() if spec.refusal is None)
 

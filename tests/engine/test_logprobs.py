@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from switchyard.engine.messages import Chunk, Failed, Finished, PromptLogprobs
 from switchyard.engine.sampling import Sampling
 from tests.engine import dense_llama
-from tests.hostile import edit
 from tests.engine.exl2.drive import chain, free_pages, pieces, prompt
 from tests.engine.forced import ending, run
+from tests.hostile import edit
 from tests.scripted import job
 
 pytestmark = pytest.mark.over_exl3("hardship")

@@ -35,11 +35,7 @@ def prompts(backend, number):
 def stock_texts(backend, prompts, batch_size):
     """Token ids by the library's generator, `batch_size` jobs at a time."""
     from exllamav2 import ExLlamaV2Tokenizer
-    from exllamav2.generator import (
-        ExLlamaV2DynamicGenerator,
-        ExLlamaV2DynamicJob,
-        ExLlamaV2Sampler,
-    )
+    from exllamav2.generator import ExLlamaV2DynamicGenerator, ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
     generator = ExLlamaV2DynamicGenerator(
         backend._loaded.model,

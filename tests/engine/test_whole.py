@@ -9,14 +9,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import without_frames
 from switchyard.engine.held import Tracked
 from switchyard.engine.links.replica import Placed, Replica
-from switchyard.engine.messages import (
-    Chunk,
-    Finished,
-    JobState,
-    ModelInfo,
-    ReplicaState,
-    Started,
-)
+from switchyard.engine.messages import Chunk, Finished, JobState, ModelInfo, ReplicaState, Started
 from switchyard.engine.standing import Standing
 from switchyard.engine.stats import (
     DeviceMemory,
