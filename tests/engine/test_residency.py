@@ -82,23 +82,29 @@ def of_gpu(**more):
     return ModelConfig(DEMO_EXL2, "m", "cuda", **more)
 
 
-def placed(mode="float16", tokens=16384):
+def placed(mode, tokens):
+    """Bytes of the model with such a cache; of none, only those of CUDA."""
+    if mode is None:
+        return CONTEXT
     [footprint], _ = measure(of_gpu())
     sizes = footprint.weights, footprint.cache(mode, tokens), footprint.beside(mode, tokens)
     return CONTEXT + sum(sizes) + GIB // 2
 
 
+WHOLE, NONE = ("float16", 16384), (None, 0)
+
+
 @pytest.mark.parametrize(
     ("free", "config", "needed"),
     [
-        ((80, 80), {}, (placed(), CONTEXT)),
-        ((1.15, 80), {}, (CONTEXT, placed())),
-        ((80, 80, 80), {"gpus": (2, 0)}, {2: placed(), 0: CONTEXT}),
-        ((80,), {"cache_tokens": "auto"}, (placed(tokens=2048),)),
-        ((80,), {"cache_mode": ("float16", "Q4")}, (placed(),)),
-        ((0.7,), {"cache_mode": ("float16", "Q4")}, (placed("Q4"),)),  # once others have gone
-        ((), {}, ()),
-        ((), {"gpus": (1,)}, ()),
+        ((80, 80), {}, {0: WHOLE, 1: NONE}),
+        ((1.15, 80), {}, {0: NONE, 1: WHOLE}),
+        ((80, 80, 80), {"gpus": (2, 0)}, {2: WHOLE, 0: NONE}),
+        ((80,), {"cache_tokens": "auto"}, {0: ("float16", 2048)}),
+        ((80,), {"cache_mode": ("float16", "Q4")}, {0: WHOLE}),
+        ((0.7,), {"cache_mode": ("float16", "Q4")}, {0: ("Q4", 16384)}),  # once others have gone
+        ((), {}, {}),
+        ((), {"gpus": (1,)}, {}),
     ],
     ids=str,
 )
@@ -106,8 +112,8 @@ def test_a_model_needs_contexts_of_cuda_and_room_for_itself_on_its_gpus(
     there, free, config, needed
 ):
     there(*free)
-    found = residency.needed(of_gpu(**config))
-    assert found == (needed if isinstance(needed, dict) else dict(enumerate(needed)))
+    expected = {place: placed(*cache) for place, cache in needed.items()}
+    assert residency.needed(of_gpu(**config)) == expected
 
 
 @pytest.mark.parametrize(

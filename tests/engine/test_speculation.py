@@ -333,14 +333,18 @@ def swap(path):
     edit(path / "tokenizer.json", model=model)
 
 
-SIZE, OTHERS = ModelDir.read(DEMO).config["vocab_size"], "tokens differ from the main model's"
+def shrink(path):
+    edit(path / "config.json", vocab_size=ModelDir.read(DEMO).config["vocab_size"] - 1)
+
+
+OTHERS = "tokens differ from the main model's"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (swap, OTHERS),
-        (lambda path: edit(path / "config.json", vocab_size=SIZE - 1), OTHERS),
+        (shrink, OTHERS),
         (
             lambda path: edit(path / "config.json", max_position_embeddings=1024),
             "draft model was made for 1024 tokens",
