@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from switchyard.app.delivery import reader as reading
-from switchyard.app.delivery.answers import MAX_KEY
 from switchyard.app.delivery.reader import Reader, Submitted
 from switchyard.app.delivery.sender import RETRY, Outlet
 from switchyard.app.delivery.watch import LOOK
@@ -159,8 +158,8 @@ def test_no_place_is_asked_for_where_none_could_be_told(make_client, monkeypatch
 def test_names_of_answers_have_their_bounds(make_client):
     client = make_client(resume_timeout=5.0)
     for name, value, status in (
-        *(("Idempotency-Key", "k" * n, 200) for n in (1, MAX_KEY)),
-        *(("Idempotency-Key", "k" * n, 400) for n in (0, MAX_KEY + 1)),
+        *(("Idempotency-Key", "k" * n, 200) for n in (1, 255)),
+        *(("Idempotency-Key", "k" * n, 400) for n in (0, 256)),
         ("Last-Event-ID", f"cmpl-x:{'9' * 9}", 404),
         *(("Last-Event-ID", f"cmpl-x:{n}", 400) for n in ("9" * 10, "9" * 5000, "\xd9\xa3")),
     ):

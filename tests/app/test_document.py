@@ -115,6 +115,7 @@ def test_a_query_is_told_parameter_by_parameter(told):
     assert shape["content"][JSON]["example"] is None
     assert anything["schema"]["description"] == "Anything."
     assert look["security"] == []
+    assert "content" not in look["responses"]["414"]  # HTML, of the HTTP server
 
 
 def test_each_route_has_the_refusals_of_its_input_its_key_and_its_own(told):
