@@ -14,6 +14,7 @@ from switchyard.app.exceptions import (
     TimedOut,
     Unauthorized,
 )
+from tests.app.conftest import wait_until_empty
 from tests.app.refused import COMPLETIONS, error_of
 from tests.scripted import ScriptedBackend
 
@@ -54,14 +55,13 @@ def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
 
 def test_a_full_server_answers_429_with_retry_after(make_client, gate):
     client = make_client(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0)
-    stream = client.models.get().submit([engine.Job("a", (1,), 1)])
+    client.models.get().submit([engine.Job("a", (1,), 1)])
     response = client.post(COMPLETIONS, json={"prompt": "x"})
     error = error_of(response, 429)
     assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
     assert int(response.headers["Retry-After"]) >= 1
     gate.open()
-    while not stream.is_finished:
-        assert stream.take(20)
+    wait_until_empty(client)
 
 
 def test_a_server_that_loads_answers_503_with_retry_after(make_client):
@@ -92,10 +92,10 @@ def test_retry_after_is_the_engines_estimate_within_what_clients_obey(seconds, h
         assert described.headers == {"Retry-After": header}
 
 
-def test_a_client_that_waits_as_many_milliseconds_as_it_is_told_is_not_too_early():
-    for seconds, told in ((0.0001, ("1", "1")), (1.0011, ("2", "1002"))):
-        headers = errors.describe(LimitReached("at its limit", seconds))[0].headers
-        assert (headers["Retry-After"], headers["retry-after-ms"]) == told
+@pytest.mark.parametrize(("seconds", "told"), [(0.0001, ("1", "1")), (1.0011, ("2", "1002"))])
+def test_a_client_that_waits_as_many_milliseconds_as_it_is_told_is_not_too_early(seconds, told):
+    headers = errors.describe(LimitReached("at its limit", seconds))[0].headers
+    assert (headers["Retry-After"], headers["retry-after-ms"]) == told
 
 
 def test_a_prompt_that_is_too_long_for_something_else_has_a_message_of_its_own():
