@@ -25,21 +25,17 @@ LONG = {"prompt": [1, 2, 3], "max_tokens": 2000}
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("setting", "steps", "retry"),
-    [
-        ("queue_timeout", 0, None),
-        ("first_token_timeout", 1, "false"),
-        ("total_timeout", 0, "false"),
-    ],
+    [("queue", 0, None), ("first_token", 1, "false"), ("total", 0, "false")],
 )
 def test_a_deadline_before_the_first_byte_has_its_status(
     make_client, gate, stream, setting, steps, retry
 ):
-    client = make_client(ScriptedBackend(gate=gate), **{setting: 0.2})
+    client = make_client(ScriptedBackend(gate=gate), **{f"{setting}_timeout": 0.2})
     gate.step(steps)
     response = client.post(URL, json={**LONG, "stream": stream})
     assert (response.status_code, response.headers.get("x-should-retry")) == (408, retry)
     error = response.json["error"]
-    assert (error["type"], error["code"]) == ("timeout_error", setting)
+    assert (error["type"], error["code"]) == ("timeout_error", f"{setting}_timeout")
     assert "0.2 seconds" in error["message"]
     assert error["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
     gate.open()

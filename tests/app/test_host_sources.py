@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from switchyard import engine
-from switchyard.app.host.text_stream import Ending, TextStream
+from switchyard.app.host.text_stream import Ending, Result, TextStream
 
 
 class Source:
@@ -39,7 +39,6 @@ def test_an_error_amid_the_text_cancels_the_rest(error):
     assert next(stream) == "a"
     with pytest.raises(type(error)):
         next(stream)
-    assert source.ends == ["closed"]
     assert list(stream) == [] and stream.result is None
     del stream
     gc.collect()
@@ -57,33 +56,26 @@ def test_an_error_amid_the_text_cancels_the_rest(error):
 def test_a_text_that_has_ended_is_whole_and_nothing_is_left_to_cancel(reads, pieces):
     source = Source(*reads)
     stream = TextStream(source)
-    got = []
-    for piece in stream:
-        assert stream.result is None
-        got.append(piece)
-    assert got == pieces and next(stream, None) is None
-    assert (stream.result.text, stream.result.finish_reason) == ("".join(pieces), "stop")
-    assert (stream.result.prompt_tokens, stream.result.completion_tokens) == (3, 2)
+    got = [(piece, stream.result) for piece in stream]
+    assert got == [(piece, None) for piece in pieces] and next(stream, None) is None
+    assert stream.result == Result("".join(pieces), "stop", 3, 2)
     assert source.ends == ["closed"]
 
 
 @pytest.mark.parametrize("pieces", [["a"], ["a", "b", "c"]])
-def test_a_stream_that_is_closed_says_no_more_and_has_no_result(pieces):
-    source = Source((pieces, END))
-    with TextStream(source) as stream:
-        assert next(stream) == "a"
-    stream.close()
-    assert list(stream) == [] and stream.result is None
-    assert source.ends == ["closed"]
-
-
-def test_a_stream_that_is_dropped_cancels_the_rest():
-    source = Source((["a", "b"], None))
+@pytest.mark.parametrize("end", ["closed", "dropped"])
+def test_a_stream_that_is_closed_or_dropped_says_no_more_and_has_no_result(pieces, end):
+    source = Source((pieces, END if end == "closed" else None))
     stream = TextStream(source)
     assert next(stream) == "a"
+    if end == "closed":
+        with stream:
+            pass
+        stream.close()
+        assert list(stream) == [] and stream.result is None
     del stream
     gc.collect()
-    assert source.ends == ["dropped"]
+    assert source.ends == [end]
 
 
 class HeldSource(Source):

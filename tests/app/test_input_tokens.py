@@ -31,10 +31,10 @@ def test_the_count_is_that_of_the_usage(make_client, path):
 def test_it_is_counted_while_the_model_loads_and_beyond_the_context(make_client, path):
     backend = ScriptedBackend()
     backend.opening.clear()
-    client = make_client(backend, wait=False)
     text = [{"role": "user", "content": "Hello there. " * 2000}]
-    body = {next(iter(ASKED[path][0])): text}
-    assert client.post(f"{path}/input_tokens", json=body).json["input_tokens"] > 4000
+    asked = {"json": {next(iter(ASKED[path][0])): text}}
+    counted = make_client(backend, wait=False).post(f"{path}/input_tokens", **asked).json
+    assert counted["input_tokens"] > 4000
     backend.opening.set()
 
 
