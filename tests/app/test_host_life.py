@@ -78,27 +78,20 @@ def test_what_was_never_started_is_not_waited_for(make_host):
         switchyard.models.wait_until_loaded()
 
 
-@pytest.fixture
-def cancelled(make_host, monkeypatch):
-    """An extension, and the identifiers of jobs that are cancelled."""
-    _, switchyard = make_host()
-    model, found = switchyard.models.get(), queue.SimpleQueue()
-    monkeypatch.setattr(model, "_cancel", lambda i: found.put(i) or model._link.send(Cancel(i)))
-    return switchyard, found
-
-
 @pytest.mark.parametrize("is_by_with", [True, False])
-def test_a_stream_is_cancelled_by_its_close_and_behind_with(cancelled, is_by_with):
-    switchyard, found = cancelled
+def test_a_stream_is_cancelled_by_its_close_and_behind_with(make_host, monkeypatch, is_by_with):
+    _, switchyard = make_host()
+    model, found = switchyard.models.get(), []
+    monkeypatch.setattr(model, "_cancel", lambda i: found.append(i) or model._link.send(Cancel(i)))
     stream = switchyard.stream("x", **ENDLESS)
     next(stream)
-    [job] = switchyard.models.get().jobs()
+    [job] = model.jobs()
     if is_by_with:
         with stream:
             pass
     else:
         stream.close()
-    assert found.get_nowait() == job.identifier
+    assert found == [job.identifier]
     assert list(stream) == [] and stream.result is None
 
 
