@@ -3,8 +3,6 @@ import hashlib
 import json
 import queue
 import shutil
-import socket
-import struct
 import threading
 import time
 
@@ -19,7 +17,7 @@ from switchyard.app.host.tables import TABLES
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Chunk, Failed, Started
-from tests.app.gunicorn import OverGunicorn
+from tests.app.gunicorn import Connection, OverGunicorn
 from tests.conftest import DEMO
 from tests.contract import Witness
 from tests.scripted import Gate, ScriptedBackend, says
@@ -60,7 +58,7 @@ def make_client(model_path, way):
         app = create_app(settings, models, terminate)
         app.after_request(witness)
         if way == "gunicorn":
-            app.wsgi_app = OverGunicorn(app.wsgi_app, Connection)
+            app.wsgi_app = OverGunicorn(app.wsgi_app)
             servers.append(app.wsgi_app)
         client = app.test_client()
         client.models, client.backend = models, backend
@@ -241,20 +239,6 @@ def gate(make_client):
     yield gate
     timer.cancel()
     gate.open()
-
-
-class Connection:
-    """A real one: `environ` is what a server would show of its end, `client` the other end."""
-
-    def __init__(self):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.client = socket.create_connection(listener.getsockname())
-            self.server, _ = listener.accept()
-        self.environ = {"gunicorn.socket": self.server}
-
-    def reset(self):
-        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.client.close()
 
 
 @pytest.fixture

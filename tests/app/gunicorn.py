@@ -1,6 +1,8 @@
 """gunicorn's way from an application to a socket, without its worker."""
 
 import http.client
+import socket
+import struct
 import threading
 import types
 
@@ -10,22 +12,35 @@ from gunicorn.http.wsgi import Response
 HOP_BY_HOP = ("connection", "transfer-encoding")
 
 
+class Connection:
+    """A real one: `environ` is what a server would show of its end, `client` the other end."""
+
+    def __init__(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.client = socket.create_connection(listener.getsockname())
+            self.server, _ = listener.accept()
+        self.environ = {"gunicorn.socket": self.server}
+
+    def reset(self):
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.client.close()
+
+
 class OverGunicorn:
     """A WSGI application that has another's answers written to a socket by their own thread,
     as gunicorn does, and reads them there.
     """
 
-    def __init__(self, application, make_connection):
+    def __init__(self, application):
         self.bodies = []
         self.application = application
-        self.make_connection = make_connection
         self.version = (1, 1)
 
     def __call__(self, environ, start_response):
         if environ["REQUEST_METHOD"] == "HEAD" or "gunicorn.socket" in environ:
             return self.application(environ, start_response)
         environ.pop("flask._preserve_context", None)  # it may be taken down by its own thread only
-        body = Body(self.application, environ, self.make_connection(), self.version)
+        body = Body(self.application, environ, Connection(), self.version)
         self.bodies.append(body)
         start_response(body.status, body.headers)
         return body

@@ -37,8 +37,7 @@ def test_tokens_without_text_make_no_frame(make_client):
     assert [b["choices"][0]["text"] for b in bodies] == ["a", "b", ""]
 
 
-@pytest.mark.parameter("stream_options")
-@pytest.mark.parameter("stream_options.include_usage")
+@pytest.mark.parameter("stream_options", "stream_options.include_usage")
 def test_a_stream_tells_usage_last_when_asked_to(make_client):
     options = {"include_usage": True}
     *bodies, last = frames(post(make_client(), max_tokens=2, stream_options=options))

@@ -87,16 +87,8 @@ def structured(**more):
         ),
     ],
 )
-@pytest.mark.parameter("response_format")
-@pytest.mark.parameter("structured_outputs")
-@pytest.mark.parameter("json_schema")
-@pytest.mark.parameter("regex")
-@pytest.mark.parameter("choice")
-@pytest.mark.parameter("grammar")
-@pytest.mark.parameter("guided_json")
-@pytest.mark.parameter("guided_regex")
-@pytest.mark.parameter("guided_choice")
-@pytest.mark.parameter("guided_grammar")
+@pytest.mark.parameter("response_format", "structured_outputs", "json_schema", "regex", "choice")
+@pytest.mark.parameter("grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 def test_every_name_for_a_form_constrains_the_job(post, asked, constraint):
     [job] = post(**asked)
     assert job.constraint == constraint

@@ -64,13 +64,10 @@ def test_a_full_server_answers_429_with_retry_after(make_client, gate):
     wait_until_empty(client)
 
 
-def test_a_server_that_loads_answers_503_with_retry_after(make_client):
-    backend = ScriptedBackend()
-    backend.opening.clear()
-    response = make_client(backend, wait=False).post(COMPLETIONS, json={"prompt": "x"})
+def test_a_server_that_loads_answers_503_with_retry_after(loading):
+    response = loading().post(COMPLETIONS, json={"prompt": "x"})
     assert error_of(response, 503)["message"] == "model scripted is loading"
     assert "Retry-After" in response.headers
-    backend.opening.set()
 
 
 def test_every_engine_error_has_a_status():

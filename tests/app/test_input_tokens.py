@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.scripted import ScriptedBackend
-
 HELLO = [{"role": "user", "content": "Hello, how are you?"}]
 TOOL = {"name": "f", "description": "Does nothing.", "parameters": {"type": "object"}}
 # By the endpoint: the part of a body that asks, and the same with a tool.
@@ -28,14 +26,10 @@ def test_the_count_is_that_of_the_usage(make_client, path):
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_it_is_counted_while_the_model_loads_and_beyond_the_context(make_client, path):
-    backend = ScriptedBackend()
-    backend.opening.clear()
+def test_it_is_counted_while_the_model_loads_and_beyond_the_context(loading, path):
     text = [{"role": "user", "content": "Hello there. " * 2000}]
-    asked = {"json": {next(iter(ASKED[path][0])): text}}
-    counted = make_client(backend, wait=False).post(f"{path}/input_tokens", **asked).json
-    assert counted["input_tokens"] > 4000
-    backend.opening.set()
+    asked = {next(iter(ASKED[path][0])): text}
+    assert loading().post(f"{path}/input_tokens", json=asked).json["input_tokens"] > 4000
 
 
 @pytest.mark.parametrize("path", ASKED)

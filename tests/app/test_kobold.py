@@ -71,11 +71,7 @@ def test_several_texts_are_several_results(make_client):
     assert [result["text"] for result in response.json["results"]] == ["0 "] * 3
 
 
-@pytest.mark.parameter("max_length")
-@pytest.mark.parameter("rep_pen")
-@pytest.mark.parameter("sampler_seed")
-@pytest.mark.parameter("stop_sequence")
-@pytest.mark.parameter("bypass_eos")
+@pytest.mark.parameter("max_length", "rep_pen", "sampler_seed", "stop_sequence", "bypass_eos")
 def test_its_names_reach_the_job(make_client):
     body = {"max_length": 7, "rep_pen": 1.1, "sampler_seed": 5, "stop_sequence": ["END"]}
     job, _ = job_of(make_client, {**body, "bypass_eos": True})
@@ -83,9 +79,7 @@ def test_its_names_reach_the_job(make_client):
     assert (job.sampling.repetition_penalty, job.sampling.seed) == (1.1, 5)
 
 
-@pytest.mark.parameter("max_new_tokens")
-@pytest.mark.parameter("stopping_strings")
-@pytest.mark.parameter("min_length")
+@pytest.mark.parameter("max_new_tokens", "stopping_strings", "min_length")
 def test_textgens_names_reach_the_job(make_client):
     body = {"max_new_tokens": 7, "repetition_penalty": 1.1, "seed": 5, "stopping_strings": ["END"]}
     more = {"min_length": 2, "do_sample": False, "temperature": 0.7}
@@ -126,8 +120,7 @@ def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, l
     assert token_id in parsed and token_id not in literal
 
 
-@pytest.mark.parameter("max_context_length")
-@pytest.mark.parameter("truncation_length")
+@pytest.mark.parameter("max_context_length", "truncation_length")
 @pytest.mark.parametrize(
     ("limit", "context"),
     [("max_length", "max_context_length"), ("max_new_tokens", "truncation_length")],
@@ -248,8 +241,7 @@ def test_a_stop_sequence_is_cut_off_unless_asked_otherwise(make_client, given, s
     assert job_of(make_client, {"stop_sequence": ["END"], **given})[0].include_stop is stays
 
 
-@pytest.mark.parameter("prompt", "/api/extra/tokencount")
-@pytest.mark.parameter("special", "/api/extra/tokencount")
+@pytest.mark.parameter("prompt", "special", "/api/extra/tokencount")
 @pytest.mark.parameter("text", "/v1/internal/encode")
 @pytest.mark.parameter("tokens", "/v1/internal/decode")
 def test_tokens_are_counted_as_those_of_a_prompt(make_client):
