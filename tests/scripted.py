@@ -223,18 +223,6 @@ def job(identifier: str = "a", max_new_tokens: int = 3, **more: object) -> engin
     return engine.Job(identifier, prompt, max_new_tokens, **more)
 
 
-def fails(error: engine.EngineError, *pieces: str) -> Script:
-    """These texts, a token each, and the error."""
-
-    def script(job: Job) -> Iterable[JobEvent]:
-        yield Started(job.identifier)
-        for i, piece in enumerate(pieces):
-            yield Chunk(job.identifier, piece, (i,))
-        yield Failed(job.identifier, error)
-
-    return script
-
-
 def says(
     *pieces: str, reason: FinishReason = "stop", stop_reason: str | int | None = None
 ) -> Script:

@@ -3,6 +3,7 @@
 from switchyard.app import leases
 from switchyard.app.http.gate import LARGE
 from switchyard.app.services import KEY
+from tests.app.refused import error_of
 from tests.scripted import ScriptedBackend
 
 
@@ -26,9 +27,7 @@ def test_a_wait_for_a_load_has_the_deadline_of_the_queue(serve):
     backend.opening.clear()
     client = serve({"second": backend}, queue_timeout=0.2, load_wait=2)
     response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
-    assert response.status_code == 408
-    assert response.json["error"]["code"] == "queue_timeout"
-    assert "usage" not in response.json["error"]  # nothing was used
+    assert error_of(response, 408)["code"] == "queue_timeout"  # without usage
 
 
 def test_a_wait_for_a_load_ends_when_the_setting_says(serve):
@@ -36,7 +35,7 @@ def test_a_wait_for_a_load_ends_when_the_setting_says(serve):
     backend.opening.clear()
     client = serve({"second": backend}, load_wait=0.1, queue_timeout=3)
     response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
-    assert (response.status_code, response.json["error"]["code"]) == (503, "overloaded")
+    assert error_of(response, 503)["code"] == "overloaded"
 
 
 def test_no_lease_is_left_behind_any_end_of_a_request(serve):

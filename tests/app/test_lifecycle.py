@@ -227,8 +227,8 @@ def test_large_requests_wait_for_a_load_outside_the_gate(serve, ask):
     while client.models.status("second").num_waiting < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
-    response = client.post("/v1/completions", json={**body, "model": "first"})
-    assert response.json["error"]["code"] == "context_length_exceeded"
+    error = error_of(client.post("/v1/completions", json={**body, "model": "first"}))
+    assert error["code"] == "context_length_exceeded"
     assert client.models.status("second").num_waiting == 2
     backend.opening.set()
 
@@ -237,8 +237,7 @@ def test_one_that_only_operators_load_says_so(serve):
     client = serve()
     load(client, "second", load="manual")
     client.models.unload("second").wait(20)
-    response = complete(client, "second")
-    assert (response.status_code, response.json["error"]["code"]) == (503, "model_unloaded")
+    assert error_of(complete(client, "second"), 503)["code"] == "model_unloaded"
 
 
 def test_tabbys_load_is_the_default_though_its_client_has_left(serve):

@@ -7,7 +7,7 @@ import pytest
 
 from switchyard.engine.messages import Chunk, Finished, TokenLogprob
 from tests.app.refused import error_of
-from tests.scripted import ScriptedBackend
+from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -37,18 +37,9 @@ def test_a_completion_has_content_and_why_it_stopped(make_client):
     told |= {"model": "scripted", "n_ctx": 2048}
     assert body.pop("generation_settings").items() >= told.items()
     assert body == {
-        "index": 0,
-        "content": "0 1 2 3 ",
-        "tokens": [],
-        "stop": True,
-        "model": "scripted",
-        "prompt": "<s>x",
-        "has_new_line": False,
-        "stop_type": "limit",
-        "stopping_word": "",
-        "tokens_predicted": 4,
-        "tokens_evaluated": len(job.prompt),
-        "tokens_cached": 0,
+        **{"index": 0, "content": "0 1 2 3 ", "tokens": [], "stop": True, "model": "scripted"},
+        **{"prompt": "<s>x", "has_new_line": False, "stop_type": "limit", "stopping_word": ""},
+        **{"tokens_predicted": 4, "tokens_evaluated": len(job.prompt), "tokens_cached": 0},
         "truncated": False,
     }
     assert job.sampling.seed is None
@@ -70,12 +61,7 @@ def test_a_stream_tells_its_tokens_and_ends_with_stop(make_client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_line_is_told(make_client, stream):
-    def script(job):
-        for i, text in enumerate(("a", "\n", "b")):
-            yield Chunk(job.identifier, text, (i,))
-        yield Finished(job.identifier, "length", 1, 3, 0)
-
-    _, response = post(make_client, script, prompt="x", stream=stream)
+    _, response = post(make_client, says("a", "\n", "b"), prompt="x", stream=stream)
     assert bodies(response)[-1]["has_new_line"] if stream else response.json["has_new_line"]
 
 
@@ -302,12 +288,8 @@ def test_without_new_tokens_a_prompt_that_just_fills_the_context_is_read(make_cl
 
 
 def test_a_token_without_text_is_in_the_stream(make_client):
-    def script(job):
-        yield Chunk(job.identifier, "", (5,))
-        yield Finished(job.identifier, "length", 1, 1, 0)
-
-    _, response = post(make_client, script, prompt="x", stream=True)
-    assert [body["tokens"] for body in bodies(response)] == [[5], []]
+    _, response = post(make_client, says("", ""), prompt="x", stream=True)
+    assert [body["tokens"] for body in bodies(response)] == [[0], [1], []]
 
 
 def test_each_of_several_prompts_has_the_whole_context(make_client):

@@ -14,23 +14,22 @@ FIM = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 
 @pytest.fixture
 def filling(make_client, with_tokens):
-    """A client of a model that fills gaps, and what its backend gets."""
+    """A client of a model that fills gaps."""
     backend = ScriptedBackend(info=ModelInfo(2048, 5000, 256, 64, "scripted"))
-    return make_client(backend, path=with_tokens([*FIM, "<|endoftext|>"])), backend
+    return make_client(backend, path=with_tokens([*FIM, "<|endoftext|>"]))
 
 
 @pytest.mark.parameter("input_prefix", "input_suffix", "input_extra")
 @pytest.mark.parameter("prompt", "/infill")
 def test_a_gap_is_filled_between_prefix_and_suffix(filling):
-    client, backend = filling
     body = {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "n_predict": 2}
     body["input_extra"] = [{"filename": "x.py", "text": "y = 1"}]
-    response = client.post("/infill", json=body)
+    response = filling.post("/infill", json=body)
     assert response.json["content"] == "0 1 "
     prefix, suffix, middle, end = map(
-        client.models.get().tokenizer.token_id, [*FIM, "<|endoftext|>"]
+        filling.models.get().tokenizer.token_id, [*FIM, "<|endoftext|>"]
     )
-    [job] = backend.enqueued
+    [job] = filling.backend.enqueued
     told = response.json["prompt"]
     assert told.endswith("--- x.py ---\n\ny = 1<fim_prefix>a<fim_suffix>b<fim_middle>c")
     assert [i for i in job.prompt if i in (prefix, suffix, middle)] == [prefix, suffix, middle]
@@ -65,10 +64,9 @@ EDITORS = (
 
 @pytest.mark.parametrize("body", EDITORS, ids=["gap", "ahead"])
 def test_an_editors_request_is_served(filling, body):
-    client, backend = filling
-    response = client.post("/infill", json=body)
+    response = filling.post("/infill", json=body)
     assert response.status_code == 200, response.text
-    assert len(backend.enqueued) == 1
+    assert len(filling.backend.enqueued) == 1
     wanted = {"content", "timings/predicted_per_token_ms", "truncated"}
     assert response.json.keys() == (wanted if body["n_predict"] else set())
     told = set(response.headers["X-Switchyard-Ignored"].split(","))
@@ -91,9 +89,10 @@ def test_an_editors_request_is_served(filling, body):
     ids=lambda value: str(value)[:40],
 )
 def test_a_gap_that_can_not_be_is_named(filling, change, param):
-    client, backend = filling
-    response = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b", **change})
-    assert error_of(response)["param"].replace(".0.", "[0].") == param and not backend.enqueued
+    response = filling.post("/infill", json={"input_prefix": "a", "input_suffix": "b", **change})
+    assert (
+        error_of(response)["param"].replace(".0.", "[0].") == param and not filling.backend.enqueued
+    )
 
 
 def test_a_model_that_fills_no_gaps_says_so(client):
@@ -102,10 +101,9 @@ def test_a_model_that_fills_no_gaps_says_so(client):
 
 
 def test_a_repetition_gets_the_same_answer_from_the_same_job(filling):
-    client, backend = filling
     body = {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}
     first, second = (
-        client.post("/infill", json=body, headers={"Idempotency-Key": "k-1"}) for _ in range(2)
+        filling.post("/infill", json=body, headers={"Idempotency-Key": "k-1"}) for _ in range(2)
     )
     assert (first.status_code, first.data) == (200, second.data)
-    assert len(backend.enqueued) == 1
+    assert len(filling.backend.enqueued) == 1

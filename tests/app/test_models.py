@@ -145,26 +145,15 @@ def test_codex_finds_all_that_it_needs_and_what_this_server_has(client):
     [model] = client.get("/v1/models").json["models"]
     assert "Codex" in model.pop("base_instructions")
     assert model == {
-        "slug": "scripted",
-        "display_name": "scripted",
-        "description": None,
-        "priority": 0,
-        "visibility": "list",
-        "supported_in_api": True,
-        "shell_type": "default",
-        "apply_patch_tool_type": None,
-        "experimental_supported_tools": [],
-        "supports_parallel_tool_calls": True,
-        "context_window": 2048,
+        **{"slug": "scripted", "display_name": "scripted", "description": None, "priority": 0},
+        **{"visibility": "list", "supported_in_api": True, "shell_type": "default"},
+        **{"apply_patch_tool_type": None, "experimental_supported_tools": []},
+        **{"supports_parallel_tool_calls": True, "context_window": 2048},
         "truncation_policy": {"mode": "tokens", "limit": 512},
-        "input_modalities": ["text"],
-        "supported_reasoning_levels": [],
-        "default_reasoning_level": None,
-        "supports_reasoning_summaries": False,
-        "supports_reasoning_summary_parameter": False,
-        "support_verbosity": False,
-        "default_verbosity": None,
-        **{"availability_nux": None, "upgrade": None},
+        **{"input_modalities": ["text"], "supported_reasoning_levels": []},
+        **{"default_reasoning_level": None, "supports_reasoning_summaries": False},
+        **{"supports_reasoning_summary_parameter": False, "support_verbosity": False},
+        **{"default_verbosity": None, "availability_nux": None, "upgrade": None},
     }
 
 
@@ -176,7 +165,7 @@ def test_codex_keeps_no_more_of_a_tools_output_than_its_own_limit(make_client):
 
 def test_codex_is_told_of_efforts_that_the_template_uses(make_client, with_template):
     template = "{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor %}"
-    client = make_client(ScriptedBackend(), path=with_template(template))
+    client = make_client(path=with_template(template))
     [model] = client.get("/v1/models").json["models"]
     efforts = [level["effort"] for level in model["supported_reasoning_levels"]]
     assert efforts == ["low", "medium", "high"]

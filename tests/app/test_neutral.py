@@ -157,8 +157,8 @@ def test_what_is_honoured_is_not_told_as_ignored():
 )
 def test_unknown_parameters_are_ignored_where_the_setting_says_so(make_client, url, more, told):
     body = {**(PROMPT if "chat" not in url else MESSAGES), **more}
-    assert make_client(ScriptedBackend()).post(url, json=body).status_code == 400
-    client = make_client(ScriptedBackend(), unknown_parameters="ignore")
+    assert make_client().post(url, json=body).status_code == 400
+    client = make_client(unknown_parameters="ignore")
     response = client.post(url, json=body)
     assert response.status_code == 200, response.text
     place = "stream_options." if "stream_options" in more else "messages."
@@ -171,7 +171,7 @@ def test_unknown_parameters_are_ignored_where_the_setting_says_so(make_client, u
 def test_a_body_of_hundreds_of_fields_is_read_to_its_end(make_client, value):
     """Front ends send all that any server knows; what says null is not counted."""
     body = {f"field_{i}": value for i in range(290 if value == 0 else 500)}
-    client = make_client(ScriptedBackend(), unknown_parameters="ignore")
+    client = make_client(unknown_parameters="ignore")
     assert client.post("/v1/completions", json=body | PROMPT).status_code == 200
 
 
@@ -193,7 +193,7 @@ def test_a_limit_beyond_the_context_is_cut_to_what_fits_and_told(make_client, ur
     assert response.headers["X-Switchyard-Ignored"] == name
     [job] = backend.enqueued
     assert len(job.prompt) + job.max_new_tokens == body.get("truncation_length", 2048)
-    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
+    client = make_client(clamp_max_tokens=False)
     refused = client.post(url, json={**body, name: 32_000})
     assert refused.status_code == 400 and "32000" in refused.text
 
@@ -206,7 +206,7 @@ def test_each_prompt_has_the_limit_that_fits_it(client):
 
 
 def test_no_limit_at_all_is_the_default(make_client):
-    client = make_client(ScriptedBackend(), default_max_tokens=7)
+    client = make_client(default_max_tokens=7)
     client.post("/v1/chat/completions", json={**MESSAGES, "max_tokens": -1})
     client.post("/completion", json={"prompt": "x", "n_predict": -1})
     client.post("/completion", json={"prompt": "x", "n_predict": 0})

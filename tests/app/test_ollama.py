@@ -6,8 +6,8 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import Chunk, ModelInfo, Started
-from tests.app.conftest import prompt_of
-from tests.scripted import ScriptedBackend, fails, says
+from tests.app.conftest import fails, prompt_of
+from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -81,7 +81,7 @@ def test_options_reach_the_engine_beside_the_defaults_of_ollama(client, options,
 
 
 def test_a_preset_goes_before_the_defaults_and_options_before_a_preset(make_client):
-    client = make_client(ScriptedBackend(), presets={"cold": {"temperature": 0.1, "top_k": 3}})
+    client = make_client(presets={"cold": {"temperature": 0.1, "top_k": 3}})
     body = {**HELLO, "preset": "cold", "options": {"top_k": 5, "stop": ["x"]}}
     lines(client.post(CHAT, json=body))
     [job] = client.backend.enqueued
@@ -167,7 +167,7 @@ def test_each_error_has_its_status_and_a_text(client, method, path, status):
 
 
 def test_an_error_amid_the_text_is_the_last_line(make_client):
-    breaking = fails(engine.BatchFailed("no luck"), "Once")
+    breaking = fails("Once", error=engine.BatchFailed("no luck"))
     first, last = lines(make_client(ScriptedBackend(breaking)).post(CHAT, json=HELLO))
     assert first["message"]["content"] == "Once"
     assert last.keys() == {"error"} and "no luck" in last["error"]
@@ -259,7 +259,7 @@ def test_a_prompt_is_a_message_unless_it_is_raw(make_client):
     client = make_client(ScriptedBackend(says("Yes.")))
     body = {"prompt": "Hello", "system": "Be brief."}
     *_, last = lines(client.post(GENERATE, json=body))
-    assert prompt_of(client, client.backend) == "system\nBe brief.\nuser\nHello\nassistant\n"
+    assert prompt_of(client) == "system\nBe brief.\nuser\nHello\nassistant\n"
     tokenizer, [first] = client.models.get().tokenizer, client.backend.enqueued
     end = tokenizer.token_id("<|im_end|>")
     assert last["context"] == [*first.prompt, 0, end]
@@ -290,7 +290,7 @@ def test_a_gap_is_filled(make_client, with_tokens):
 def test_the_assistants_last_message_is_continued(make_client):
     client = make_client(ScriptedBackend(says("x")))
     lines(client.post(CHAT, json={"messages": [USER, {"role": "assistant", "content": "It"}]}))
-    assert prompt_of(client, client.backend).endswith("assistant\nIt")
+    assert prompt_of(client).endswith("assistant\nIt")
 
 
 def test_logprobs_come_with_their_texts(make_client):

@@ -97,7 +97,7 @@ def test_what_a_client_calls_its_request_is_told_to_no_other(client, stream):
     ("key", "there"), [({}, {}), ({"Authorization": "Bearer none"}, THERE)], ids=["none", "any"]
 )
 def test_one_idempotency_key_of_two_clients_is_no_conflict(make_client, key, there):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     texts = []
     for n, more in ((2, {}), (3, there), (2, {})):
         body, headers = {"prompt": "x", "max_tokens": n}, {"Idempotency-Key": "1", **key}

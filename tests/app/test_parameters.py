@@ -8,14 +8,13 @@ import pytest
 
 from scripts import parameter_table
 from scripts.parameter_table import Row
-from tests.scripted import ScriptedBackend
 
 TESTS = pathlib.Path(__file__).parent.parent
 
 
 @pytest.fixture
 def api(make_client):
-    return make_client(ScriptedBackend()).get("/openapi.json").json
+    return make_client().get("/openapi.json").json
 
 
 def test_the_tables_are_as_the_code_has_them(api):

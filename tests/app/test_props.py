@@ -22,7 +22,7 @@ COUNTED = {
 
 
 def test_props_tell_the_context_and_no_path(make_client, model_path):
-    client = make_client(ScriptedBackend(), max_batch_size=3)
+    client = make_client(max_batch_size=3)
     props = client.get("/props").json
     assert props["default_generation_settings"] == {"n_ctx": 2048}
     assert props["total_slots"] == 3
@@ -38,7 +38,7 @@ def test_props_tell_tokens_and_template_as_far_as_the_model_has_them(make_client
     path = shutil.copytree(DEMO, tmp_path / "model")
     for more, told in ((config, ("<s>", "</s>", "")), ({}, ("", "", ""))):
         (path / "tokenizer_config.json").write_text(json.dumps(more))
-        props = make_client(ScriptedBackend(), path=str(path)).get("/props").json
+        props = make_client(path=str(path)).get("/props").json
         assert (props["bos_token"], props["eos_token"], props["chat_template"]) == told
 
 
@@ -59,7 +59,7 @@ def test_slots_tell_how_many_are_at_work_and_not_whose(make_client, ask):
 
 
 def test_slots_tell_whether_tokens_are_guessed(make_client):
-    slots = make_client(ScriptedBackend(), ngram_draft=True).get("/slots").json
+    slots = make_client(ngram_draft=True).get("/slots").json
     assert {slot["speculative"] for slot in slots} == {True}
 
 
@@ -94,6 +94,6 @@ def test_the_document_has_each_route_once(client):
 
 
 def test_a_format_that_is_not_served_is_not_served_without_v1_either(make_client):
-    client = make_client(ScriptedBackend(), formats=["openai"])
+    client = make_client(formats=["openai"])
     assert client.post("/messages", json=ANSWERED["/messages"]).status_code == 404
     assert client.post("/completions", json=ANSWERED["/completions"]).status_code == 200

@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from switchyard import engine
 from switchyard.app.formats.responses import items
 from switchyard.engine.messages import Finished, Started
-from tests.app.conftest import prompt_of
+from tests.app.conftest import fails, prompt_of
 from tests.app.refused import error_of
 from tests.app.responses import HELLO, TOOL, URL, events
-from tests.scripted import ScriptedBackend, fails, says
+from tests.scripted import ScriptedBackend, says
 
 pytestmark = pytest.mark.both_ways
 
@@ -33,7 +32,7 @@ def test_each_of_two_answers_in_a_row_reaches_the_template(client):
         {"role": "user", "content": "v"},
     ]
     assert client.post(URL, json={**HELLO, "input": history}).status_code == 200
-    text = prompt_of(client, client.backend)
+    text = prompt_of(client)
     assert 0 < text.index("the comment") < text.index("the answer")
     assert text.count("assistant\n") == 3  # those two, and the one to come
 
@@ -95,11 +94,11 @@ def test_thoughts_text_and_calls_are_items(make_client):
 
 
 def test_a_stream_that_fails_ends_with_the_whole_response(make_client):
-    client = make_client(ScriptedBackend(fails(engine.JobFailed("bad luck"), "x")))
+    client = make_client(ScriptedBackend(fails("x")))
     *_, last = events(client.post(URL, json={**HELLO, "stream": True}))
     assert last["type"] == "response.failed"
     assert (last["response"]["status"], last["response"]["completed_at"]) == ("failed", None)
-    assert last["response"]["error"] == {"code": "server_error", "message": "bad luck"}
+    assert last["response"]["error"] == {"code": "server_error", "message": "no luck"}
     [item] = last["response"]["output"]
     assert (item["content"][0]["text"], item["status"]) == ("x", "incomplete")
 
@@ -146,7 +145,7 @@ def test_items_and_tools_are_in_the_prompt(client):
         ],
     }
     assert client.post(URL, json=request).status_code == 200
-    text = prompt_of(client, client.backend)
+    text = prompt_of(client)
     assert '"description": "Adds."' in text and '"default": null' in text
     told = ["Be brief.", "What is it?", "Let me see.", '{"a": 1}', "three", "And now?"]
     assert sorted(told, key=text.index) == told
@@ -161,31 +160,20 @@ def test_thoughts_that_are_sent_back_are_for_the_template(make_client, with_temp
     user = {"role": "user", "content": "x"}
     history = [user, reasoning, {"role": "assistant", "content": "y"}, user]
     client.post(URL, json={**HELLO, "input": history})
-    assert prompt_of(client, backend) == "Hm."
+    assert prompt_of(client) == "Hm."
 
 
 @pytest.mark.parameter("metadata", "/v1/responses")
 @pytest.mark.parameter("prompt_cache_key", "safety_identifier")
 def test_what_was_asked_for_is_told_again(client):
     asked = {
-        "instructions": "Be brief.",
-        "metadata": {"a": "b"},
-        "parallel_tool_calls": False,
-        "store": False,
-        "prompt_cache_key": "key",
-        "safety_identifier": "somebody",
-        "temperature": 0.5,
-        "tools": [TOOL],
-        "tool_choice": "none",
-        "top_p": 0.9,
-        "user": "me",
+        **{"instructions": "Be brief.", "metadata": {"a": "b"}, "parallel_tool_calls": False},
+        **{"store": False, "prompt_cache_key": "key", "safety_identifier": "somebody"},
+        **{"temperature": 0.5, "tools": [TOOL], "tool_choice": "none", "top_p": 0.9, "user": "me"},
     }
     taken = {
-        "background": False,
-        "include": ["reasoning.encrypted_content"],
-        "previous_response_id": None,
-        "service_tier": "auto",
-        "truncation": "disabled",
+        **{"background": False, "include": ["reasoning.encrypted_content"]},
+        **{"previous_response_id": None, "service_tier": "auto", "truncation": "disabled"},
     }
     body = client.post(URL, json={**HELLO, **asked, **taken}).json
     assert {name: body[name] for name in asked} == asked
@@ -210,14 +198,14 @@ def test_the_form_of_the_answer_constrains_the_job(client, form):
 
 @pytest.mark.parameter("reasoning", "reasoning.effort")
 def test_the_effort_is_told_to_the_template(make_client, with_template):
-    client = make_client(ScriptedBackend(), path=with_template("{{ reasoning_effort }}"))
+    client = make_client(path=with_template("{{ reasoning_effort }}"))
     reasoning = {"effort": "low", "summary": "auto", "x": None}
     body = client.post(URL, json={**HELLO, "reasoning": reasoning}).json
-    assert prompt_of(client, client.backend) == "low" and body["reasoning"]["effort"] == "low"
+    assert prompt_of(client) == "low" and body["reasoning"]["effort"] == "low"
 
 
 def test_what_exceeds_the_context_is_named(make_client):
-    client = make_client(ScriptedBackend(), clamp_max_tokens=False)
+    client = make_client(clamp_max_tokens=False)
     for change, param in (
         ({"max_output_tokens": 5000}, "max_output_tokens"),
         ({"input": "word " * 5000}, "input"),

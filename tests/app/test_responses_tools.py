@@ -109,7 +109,7 @@ def test_functions_of_a_namespace_are_offered_and_hosted_tools_are_not(make_clie
     assert response.json["tools"] == tools
     [item] = response.json["output"]
     assert (item["type"], item["name"]) == ("function_call", "math__add")
-    prompt = prompt_of(client, client.backend)
+    prompt = prompt_of(client)
     assert '"math__add"' in prompt and "later" not in prompt and "web_search" not in prompt
     choice = {"type": "web_search"}
     refused = client.post(URL, json={**HELLO, "tools": tools, "tool_choice": choice})

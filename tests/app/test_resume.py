@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-from switchyard import engine
 from switchyard.app.delivery import transcripts
-from tests.app.conftest import Streamed, wait_until_empty
+from tests.app.conftest import Streamed, fails, wait_until_empty
 from tests.app.refused import error_of
-from tests.scripted import ScriptedBackend, count, fails, ticking
+from tests.scripted import ScriptedBackend, count, ticking
 
 pytestmark = pytest.mark.both_ways
 
@@ -58,7 +57,7 @@ def test_every_event_says_which_it_is(open_stream, gate):
     [("text/event-stream", 0), ("application/x-ndjson", FOR_EVER), ("text/plain", FOR_EVER)],
 )
 def test_events_have_no_id_where_no_stream_is_kept(make_client, accept, resume_timeout):
-    client = make_client(ScriptedBackend(), resume_timeout=resume_timeout)
+    client = make_client(resume_timeout=resume_timeout)
     response = client.post(URL, json=ASKED, headers={"Accept": accept})
     assert b"id: " not in response.data
 
@@ -152,7 +151,7 @@ def test_without_a_reader_the_jobs_are_cancelled_in_time_and_not_before(make_cli
 
 
 def test_what_has_ended_is_forgotten_in_time(make_client):
-    client = make_client(ScriptedBackend(), resume_timeout=0.03)
+    client = make_client(resume_timeout=0.03)
     streamed = Streamed(client.post(URL, json=ASKED)).read()
     streamed.response.close()
     deadline = time.monotonic() + 20
@@ -173,8 +172,7 @@ def test_deadlines_hold_while_nobody_reads(make_client, drop):
 
 
 def test_what_failed_meanwhile_is_told(open_stream, gate, drop):
-    failing = fails(engine.JobFailed("no luck"), "x")
-    client, streamed = open_stream(1, ScriptedBackend(failing, gate))
+    client, streamed = open_stream(1, ScriptedBackend(fails("x"), gate))
     drop(streamed)
     gate.open()
     rest = Streamed(take_up(client, streamed)).read()
@@ -248,12 +246,11 @@ def test_of_too_many_the_oldest_that_have_ended_go(make_client, drop, monkeypatc
 
 def test_of_too_long_ones_the_oldest_that_have_ended_go(make_client, monkeypatch):
     monkeypatch.setattr(transcripts, "MAX_BYTES", 3000)  # two of them
-    client = make_client(ScriptedBackend(), resume_timeout=FOR_EVER)
+    client = make_client(resume_timeout=FOR_EVER)
     ended = [Streamed(client.post(URL, json=ASKED)).read() for _ in range(4)]
     for streamed in ended:
         streamed.response.close()
-    statuses = [take_up(client, streamed).status_code for streamed in ended]
-    assert statuses[0] == 404 and statuses[-1] == 204
+    assert [take_up(client, ended[i]).status_code for i in (0, -1)] == [404, 204]
 
 
 def test_a_stream_with_a_key_is_kept_for_the_longer_time(open_stream, gate, drop):

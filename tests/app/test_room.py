@@ -9,6 +9,7 @@ from tests.scripted import ScriptedBackend
 LONG, SHORT = "x" * 16 * 40, "x" * 16 * 10  # at least 40 and 10 tokens; there is room for 30
 USER = {"role": "user", "content": "x"}
 CALL = {"id": "call00000", "function": {"name": "f", "arguments": LONG}}
+TOOL = {"type": "function", "function": {"name": "f", "description": LONG}}
 GAP = {"input_prefix": "x", "input_suffix": "x"}
 
 
@@ -39,13 +40,7 @@ def full(make_client, gate, ask):
         (CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]}),
         (CHAT, {"messages": [USER], "documents": [{"text": LONG}]}),
         (CHAT, {"messages": [USER], "chat_template_kwargs": {"thinking": LONG}}),
-        (
-            CHAT,
-            {
-                "messages": [USER],
-                "tools": [{"type": "function", "function": {"name": "f", "description": LONG}}],
-            },
-        ),
+        (CHAT, {"messages": [USER], "tools": [TOOL]}),
         ("/generate", {"prompt": LONG}),
         ("/api/v1/generate", {"prompt": SHORT, "n": 4}),
         ("/completion", {"prompt": [SHORT, [5, LONG], [5] * 10, "x"]}),

@@ -11,7 +11,6 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from tests.app.refused import error_of
 from tests.engine.exl2.drive import chain
 from tests.engine.forced import exl2_backend
-from tests.scripted import ScriptedBackend
 
 URL = "/v1/completions"
 
@@ -149,7 +148,7 @@ def test_other_names_reach_the_engine_too(client, path, body, expected):
     ids=str,
 )
 def test_the_default_penalty_has_the_requests_window(make_client, path, window, told):
-    client = make_client(ScriptedBackend(), default_repetition_penalty=1.3)
+    client = make_client(default_repetition_penalty=1.3)
     response = client.post(path, json={"prompt": "x", **window})
     assert response.status_code == 200, response.json
     [sampling] = [job.sampling for job in client.backend.enqueued]

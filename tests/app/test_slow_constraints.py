@@ -5,7 +5,8 @@ import json
 import pytest
 
 from switchyard import engine
-from tests.scripted import ScriptedBackend, fails
+from tests.app.conftest import fails
+from tests.scripted import ScriptedBackend
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BODIES = {
@@ -23,7 +24,7 @@ SLOW = "the constraint is too slow"
 @pytest.fixture
 def ask(make_client):
     def ask(path, num_tokens, **more):
-        script = fails(engine.ConstraintTooSlow(SLOW, "constraint"), *num_tokens * "x")
+        script = fails(*num_tokens * "x", error=engine.ConstraintTooSlow(SLOW, "constraint"))
         return make_client(ScriptedBackend(script)).post(path, json={**BODIES[path], **more})
 
     return ask

@@ -22,13 +22,8 @@ def here(monkeypatch):
     monkeypatch.setattr(status, "BEGIN", 100.0)
     monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: 612.34))
     monkeypatch.setattr(status, "last_iteration_age", lambda _: 0.25049)
-    occupancy = Occupancy(
-        referenced_pages=33,
-        cached_pages=22,
-        memory=(MEMORY,),
-        parked_jobs=5,
-        kept=KeptWeights(5, 8),
-    )
+    pages = {"referenced_pages": 33, "cached_pages": 22}
+    occupancy = Occupancy(**pages, memory=(MEMORY,), parked_jobs=5, kept=KeptWeights(5, 8))
     standing = SimpleNamespace(
         stats=engine.Stats(0.0, TOTALS, num_active=3, occupancy=occupancy),
         info=INFO,
@@ -51,12 +46,8 @@ def here(monkeypatch):
 
 
 SUMS = {
-    "id": "name",
-    "state": "recovering",
-    "progress": 0.123,
-    "running": 3,
-    "waiting": 4,
-    "parked": 5,
+    **{"id": "name", "state": "recovering", "progress": 0.123},
+    **{"running": 3, "waiting": 4, "parked": 5},
 }
 
 
@@ -73,16 +64,9 @@ def test_the_status_tells_each_number_of_a_model_at_work(here):
     }
     assert model == {
         **SUMS,
-        "max_batch_size": 5,
-        "max_pending": 6,
-        "max_seq_len": 2048,
-        "cache_mode": "Q6",
-        "tokens_per_second": 12.3,
-        "prompt_tokens_per_second": 567.9,
-        "iteration_ms": 12.35,
-        "last_iteration_age": 0.25,
-        "recoveries": 1111,
-        "draft_acceptance": 0.333,
+        **{"max_batch_size": 5, "max_pending": 6, "max_seq_len": 2048, "cache_mode": "Q6"},
+        **{"tokens_per_second": 12.3, "prompt_tokens_per_second": 567.9, "iteration_ms": 12.35},
+        **{"last_iteration_age": 0.25, "recoveries": 1111, "draft_acceptance": 0.333},
         "gpus": [{"name": "NVIDIA Test", "allocated": 1, "reserved": 2, "free": 3, "total": 4}],
         "products": "own",
         "unpacked_weights": {"bytes": 5, "min_tokens": 8},

@@ -101,7 +101,7 @@ def test_what_the_client_does_not_want_stored_is_not(client):
 
 @pytest.mark.parametrize("off", [{"store_timeout": 0}, {"max_stored_bytes": 0}], ids=str)
 def test_a_server_that_stores_nothing_says_so_at_the_first_turn(make_client, off):
-    client = make_client(ScriptedBackend(), **off)
+    client = make_client(**off)
     for asked in ({}, {"store": True}):
         first = client.post(URL, json={**HELLO, **asked})
         assert first.headers["X-Switchyard-Ignored"] == "store" and first.json["store"] is False
@@ -113,7 +113,7 @@ def test_a_server_that_stores_nothing_says_so_at_the_first_turn(make_client, off
 
 
 def test_a_conversation_beyond_what_a_body_may_have_is_refused(make_client):
-    client = make_client(ScriptedBackend(), max_body_bytes=1000)
+    client = make_client(max_body_bytes=1000)
     last = answer(client, {"input": "x" * 600})["id"]
     last = answer(client, {"input": "y" * 600, "previous_response_id": last})["id"]
     refused = client.post(URL, json={**HELLO, "previous_response_id": last})

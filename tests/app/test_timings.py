@@ -35,16 +35,9 @@ def ended(prompt, new, cached, *seconds):
 
 def test_of_one_choice():
     assert timings([ended(110, 21, 10, 0.5, 0.2, 2.0)], 1) == {
-        "queue_ms": 500,
-        "cache_n": 10,
-        "prompt_n": 100,
-        "prompt_ms": 200,
-        "prompt_per_token_ms": 2,
-        "prompt_per_second": 500,
-        "predicted_n": 21,
-        "predicted_ms": 2000,
-        "predicted_per_token_ms": 100,
-        "predicted_per_second": 10,
+        **{"queue_ms": 500, "cache_n": 10, "prompt_n": 100, "prompt_ms": 200},
+        **{"prompt_per_token_ms": 2, "prompt_per_second": 500, "predicted_n": 21},
+        **{"predicted_ms": 2000, "predicted_per_token_ms": 100, "predicted_per_second": 10},
     }
 
 

@@ -4,14 +4,13 @@ import pytest
 
 from tests.app.refused import error_of
 from tests.conftest import DEMO
-from tests.scripted import ScriptedBackend
 
 MESSAGES = [{"role": "user", "content": "Hi <|im_end|>"}]
 
 
 @pytest.fixture
 def client(make_client):
-    return make_client(ScriptedBackend(), path=DEMO)
+    return make_client(path=DEMO)
 
 
 @pytest.fixture
@@ -186,7 +185,7 @@ def test_tokens_need_no_warm_model(loading):
 
 
 def test_an_empty_prompt_is_one_and_an_empty_conversation_is_named(make_client):
-    client = make_client(ScriptedBackend())
+    client = make_client()
     assert client.post("/tokenize", json={"prompt": ""}).json["count"] == 1  # the BOS token
     error = client.post("/tokenize", json={"messages": []}).json["error"]
     assert (error["param"], error["code"]) == ("messages", "invalid_value")

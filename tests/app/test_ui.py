@@ -92,7 +92,7 @@ def test_each_file_is_asked_for_again_by_its_etag_and_allows_nothing_from_elsewh
 
 
 def test_without_the_setting_there_is_none(make_client):
-    client = make_client(ScriptedBackend(), ui=False)
+    client = make_client(ui=False)
     assert client.get("/", headers=BROWSER).json["name"] == "switchyard"
     for path in (*FILES, "/ui/status"):
         assert client.get(path).status_code == 404
@@ -169,7 +169,7 @@ def test_the_queue_is_that_of_all_models_by_its_places():
 
 
 def test_what_caches_must_tell_apart_is_told_beside_what_they_do_already(make_client):
-    client = make_client(ScriptedBackend(), cors_origins=["https://chat.example"])
+    client = make_client(cors_origins=["https://chat.example"])
     assert set(client.get("/").headers.getlist("Vary")) == {"Accept", "Origin"}
 
 

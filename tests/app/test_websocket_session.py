@@ -255,14 +255,9 @@ def test_the_end_tells_what_it_ended_at_and_the_usage(serve, connect):
     for asked in ({"prompt": "x"}, {"messages": CHAT}):
         connection.send("generate", "a", **asked, stop=["END"])
         assert until_end(connection)[-1] == {
-            "type": "end",
-            "id": "a",
-            "finish_reason": "stop",
-            "stop_reason": "END",
+            **{"type": "end", "id": "a", "finish_reason": "stop", "stop_reason": "END"},
             "usage": {
-                "prompt_tokens": 9,
-                "completion_tokens": 2,
-                "total_tokens": 11,
+                **{"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11},
                 "prompt_tokens_details": {"cached_tokens": 4},
                 "completion_tokens_details": {"reasoning_tokens": 0},
             },
