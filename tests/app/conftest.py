@@ -140,10 +140,8 @@ def serve(model_path, tmp_path):
     shutil.copytree(model_path, tmp_path / "models" / "third")
 
     def serve(backends=(), **more):
-        tables = [
-            {"model": model_path, "name": "first", "aliases": ["chat"]},
-            {"model": model_path, "name": "second", "load": "demand"},
-        ]
+        tables = [{"model": model_path, "name": "first", "aliases": ["chat"]}]
+        tables.append({"model": model_path, "name": "second", "load": "demand"})
         settings = Settings(models=tables, models_dir=str(tmp_path / "models"), **more)
         opened = Opened(backends)
         models = blueprint.open_models(settings, open=opened.open)
@@ -156,9 +154,8 @@ def serve(model_path, tmp_path):
 
     yield serve
     for client in clients:
-        for backends in client.opened.backends.values():
-            for backend in backends:
-                backend.opening.set()
+        for backend in [one for loaded in client.opened.backends.values() for one in loaded]:
+            backend.opening.set()
         assert client.models.close(timeout=20)
 
 
@@ -327,7 +324,6 @@ class Streamed:
 
     @property
     def identifier(self):
-        """The response's."""
         return self.last_id.rpartition(":")[0]
 
     @property
