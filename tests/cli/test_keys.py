@@ -1,5 +1,6 @@
 """`switchyard keys`, on real files."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -30,6 +31,13 @@ def table(path):
 
 def hashed(key):
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def left_as_it_is(path):
+    text = path.read_text()
+    yield
+    assert path.read_text() == text and os.listdir(path.parent) == [path.name]
 
 
 def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
@@ -121,10 +129,9 @@ def test_a_full_disk_leaves_the_file_and_nothing_beside_it(keys, path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     keys("add", "ann")
-    text = path.read_text()
     monkeypatch.setattr(os, "fsync", fail)
-    assert f"switchyard: {path}: No space left" in keys.told(1, "add", "bob")
-    assert path.read_text() == text and os.listdir(path.parent) == [path.name]
+    with left_as_it_is(path):
+        assert f"switchyard: {path}: No space left" in keys.told(1, "add", "bob")
 
 
 def test_a_directory_that_is_not_there_is_told(tmp_path, switchyard):
@@ -136,10 +143,8 @@ def test_a_directory_that_is_not_there_is_told(tmp_path, switchyard):
 def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
     keys("add", "ann")
     keys("add", "bob")
-    text = path.read_text()
-    with pytest.raises(Failed, match="can't be edited safely"):
+    with left_as_it_is(path), pytest.raises(Failed, match="can't be edited safely"):
         edit(str(path), lambda text: text.replace("bob", "eve"), expected={"ann"})
-    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(
@@ -161,10 +166,8 @@ def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
 )
 def test_what_cannot_be_done_changes_nothing(keys, path, arguments, status, says):
     keys("add", "ann")
-    text = path.read_text()
-    assert says in keys.told(status, *arguments, input="short\n")
-    assert path.read_text() == text
-    assert os.listdir(path.parent) == [path.name]
+    with left_as_it_is(path):
+        assert says in keys.told(status, *arguments, input="short\n")
 
 
 def test_priorities_are_the_servers(keys, path, monkeypatch):
@@ -181,10 +184,9 @@ def test_priorities_are_the_servers(keys, path, monkeypatch):
 def test_a_file_that_cannot_be_edited_safely_is_left(keys, path):
     keys("add", "ann")
     keys("add", "bob")
-    text = path.read_text() + 'note = """\nlong\n"""\n'
-    path.write_text(text)
-    assert "can't be edited" in keys.told(1, "remove", "ann")
-    assert path.read_text() == text
+    path.write_text(path.read_text() + 'note = """\nlong\n"""\n')
+    with left_as_it_is(path):
+        assert "can't be edited" in keys.told(1, "remove", "ann")
 
 
 def test_links_and_the_rights_of_a_group_stay(keys, path, tmp_path):

@@ -14,20 +14,16 @@ from tests.scripted import ScriptedBackend, endless, ticking
 CHAT = [{"role": "user", "content": "hello"}]
 
 
-def test_a_completion_is_the_server_s(behind):
+def test_an_answer_is_the_server_s(behind):
     app, client = behind()
     result = app.switchyard.generate("x", max_tokens=3)
-    body = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 3}).json
-    assert (result.text, result.finish_reason) == ("0 1 2 ", "length")
-    assert result.prompt_tokens == body["usage"]["prompt_tokens"]
-    assert result.completion_tokens == 3
-
-
-def test_messages_go_to_the_chat_s_endpoint(behind):
-    app, client = behind()
+    usage = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 3}).json["usage"]
+    told = (result.text, result.finish_reason, result.prompt_tokens, result.completion_tokens)
+    assert told == ("0 1 2 ", "length", usage["prompt_tokens"], 3)
     result = app.switchyard.generate(messages=CHAT, max_tokens=4)
     body = client.post("/v1/chat/completions", json={"messages": CHAT, "max_tokens": 4}).json
     assert result.text == body["choices"][0]["message"]["content"]
+    assert result.prompt_tokens == body["usage"]["prompt_tokens"]
 
 
 def test_a_stream_s_pieces_come_as_they_are_generated(behind, gate):
