@@ -8,7 +8,7 @@ import torch
 from switchyard.engine.backends import make_backend
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.messages import Chunk
-from tests.conftest import ROOT
+from tests.conftest import DEMO
 from tests.engine.exl2.drive import GREEDY
 from tests.engine.forced import run
 from tests.scripted import job
@@ -25,10 +25,7 @@ WORDS = ["quick", "brown", "fox", "dog", "import", "class", "return", "value", "
 
 
 def prompts(backend, number):
-    texts = [
-        TEXTS[i % 5].format(WORDS[i % len(WORDS)], i, i * 7 % 89) * (1 + i % 4)
-        for i in range(number)
-    ]
+    texts = [TEXTS[i % 5].format(WORDS[i % 10], i, i * 7 % 89) * (1 + i % 4) for i in range(number)]
     return [backend._tokenizer.encode(text, max_tokens=2048) for text in texts]
 
 
@@ -37,25 +34,18 @@ def stock_texts(backend, prompts, batch_size):
     from exllamav2 import ExLlamaV2Tokenizer
     from exllamav2.generator import ExLlamaV2DynamicGenerator, ExLlamaV2DynamicJob, ExLlamaV2Sampler
 
+    loaded, ends = backend._loaded, list(backend._tokenizer.eos_token_ids)
+    tokenizer = ExLlamaV2Tokenizer(loaded.model.config)
+    more = {"max_sampling_threads": 1, "filter_background_eval": False}
     generator = ExLlamaV2DynamicGenerator(
-        backend._loaded.model,
-        backend._loaded.cache,
-        ExLlamaV2Tokenizer(backend._loaded.model.config),
-        max_batch_size=batch_size,
-        max_sampling_threads=1,
-        filter_background_eval=False,
+        loaded.model, loaded.cache, tokenizer, max_batch_size=batch_size, **more
     )
+    more = {"stop_conditions": ends, "decode_special_tokens": True}
     for i, ids in enumerate(prompts):
         settings = ExLlamaV2Sampler.Settings.greedy()
+        prompt = torch.tensor([ids])
         generator.enqueue(
-            ExLlamaV2DynamicJob(
-                torch.tensor([ids]),
-                NEW_TOKENS,
-                gen_settings=settings,
-                identifier=i,
-                stop_conditions=list(backend._tokenizer.eos_token_ids),
-                decode_special_tokens=True,
-            )
+            ExLlamaV2DynamicJob(prompt, NEW_TOKENS, gen_settings=settings, identifier=i, **more)
         )
     found = {i: [] for i in range(len(prompts))}
     while generator.num_remaining_jobs():
@@ -63,7 +53,7 @@ def stock_texts(backend, prompts, batch_size):
             for part in (result, result.get("held", {})):
                 if "token_ids" in part:
                     found[result["identifier"]] += part["token_ids"][0].tolist()
-    return [[i for i in ids if i not in backend._tokenizer.eos_token_ids] for ids in found.values()]
+    return [[i for i in ids if i not in ends] for ids in found.values()]
 
 
 def our_texts(backend, prompts):
@@ -78,15 +68,10 @@ def our_texts(backend, prompts):
 
 @contextlib.contextmanager
 def opened(device, batch_size):
-    path = str(ROOT / "models" / "demo")
-    backend = make_backend(
-        ModelConfig(path, "demo", device, max_batch_size=batch_size, cache_tokens=64 * 512)
-    )
-    backend.open()
-    try:
+    config = ModelConfig(DEMO, "demo", device, max_batch_size=batch_size, cache_tokens=64 * 512)
+    with contextlib.closing(make_backend(config)) as backend:
+        backend.open()
         yield backend
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize("batch_size", [1, 64])
