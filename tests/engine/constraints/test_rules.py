@@ -137,9 +137,7 @@ def test_no_token_is_drawn_of_a_job_whose_mask_fails(backend, monkeypatch):
     assert sum(len(event.token_ids) for event in events if isinstance(event, Chunk)) == 2
 
 
-def test_a_constraint_that_gets_too_large_on_the_way_is_the_jobs_own_fault(
-    forced, tokenizer, monkeypatch
-):
+def test_a_constraint_that_grows_too_large_is_its_jobs_fault(forced, tokenizer, monkeypatch):
     backend = forced(always(tokenizer.encode("a", 9)[-1]))  # and no end
     limits = LLParserLimits(step_max_items=400, verbose_errors=False)
     monkeypatch.setattr("switchyard.engine.grammar.grammars.LIMITS", limits)

@@ -31,9 +31,7 @@ def faulty_backend(model_path, faults, is_overlapping, library):
 
 @pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_failed_step_is_repaired_and_tried_again_also_at_a_page_border(
-    faulty_backend, faults, times
-):
+def test_a_failed_step_is_tried_again_also_at_a_page_border(faulty_backend, faults, times):
     jobs = [
         job(f"job{i}", 40, prompt=prompt(i, 240 + 5 * i), sampling=GREEDY, ignore_eos=True)
         for i in range(3)

@@ -32,9 +32,7 @@ def test_a_context_of_less_than_a_chunk_limits_the_chunk(model_path):
     backend.close()
 
 
-def test_a_gap_that_the_least_part_of_a_prompt_exceeds_ends_the_load(
-    opened, model_path, monkeypatch
-):
+def test_a_gap_below_a_prompts_least_part_ends_the_load(opened, model_path, monkeypatch):
     """Here each look at the clock is 10 ms after the last."""
     ticks = itertools.count(step=0.01)
     clock = SimpleNamespace(monotonic=lambda: next(ticks))
@@ -173,9 +171,7 @@ def test_a_model_that_fails_at_its_first_prompt_does_not_open(forced):
 
 
 @pytest.mark.parametrize(("eos", "end"), [(None, ("length", 4)), ("</s>", ("stop", 0))])
-def test_an_end_token_that_the_tokenizer_alone_names_ends_a_text(
-    opened, model_path, tmp_path, eos, end
-):
+def test_the_tokenizers_end_token_ends_a_text(opened, model_path, tmp_path, eos, end):
     """Without any, it goes on to the limit."""
     path = shutil.copytree(model_path, tmp_path / "model")
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):

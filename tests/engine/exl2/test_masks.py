@@ -188,9 +188,7 @@ def test_tokens_that_are_slow_to_take_come_one_a_step(backend, monkeypatch):
         assert told == alone.text
 
 
-def test_a_slow_constraint_ends_its_job_and_sooner_the_next_ones_of_its_client(
-    backend, monkeypatch
-):
+def test_a_slow_constraint_ends_its_job_and_its_clients_next_ones_sooner(backend, monkeypatch):
     monkeypatch.setattr(bills, "MAX_SECONDS", 0.0)
     monkeypatch.setattr(bills, "CREDIT", 0.0)
 

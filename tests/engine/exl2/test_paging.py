@@ -62,9 +62,7 @@ def alone(model_path):
 
 
 @pytest.mark.parametrize(("num_pages", "is_overlapping"), [(12, False), (6, True)])
-def test_jobs_that_share_few_pages_have_the_texts_that_they_have_alone(
-    opened, alone, num_pages, is_overlapping
-):
+def test_jobs_that_share_few_pages_have_their_texts(opened, alone, num_pages, is_overlapping):
     backend = opened(num_pages, is_overlapping)
     events = run(backend, JOBS)
     assert paging.told(events) == alone
@@ -112,9 +110,7 @@ def park_at_borders(backend, monkeypatch):
 
 
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
-def test_jobs_that_are_parked_at_borders_have_the_texts_that_they_have_alone(
-    opened, alone, monkeypatch, is_overlapping
-):
+def test_jobs_parked_at_borders_have_their_texts(opened, alone, monkeypatch, is_overlapping):
     backend = opened(60, is_overlapping, max_chunk_size=64)
     done = park_at_borders(backend, monkeypatch)
     assert paging.told(run(backend, JOBS)) == alone
@@ -314,9 +310,7 @@ def test_all_choices_of_a_prompt_end_though_the_cache_holds_few(opened):
 
 @pytest.mark.over_exl3("always")
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
-def test_a_page_that_an_answer_has_begun_is_found_behind_its_own_beginning_alone(
-    opened, is_overlapping
-):
+def test_a_page_that_an_answer_has_begun_is_found_for_it_alone(opened, is_overlapping):
     backend = opened(8, is_overlapping)
     one = of("one", 250, 60, sampling=GREEDY)
     text = one.prompt + tuple(paging.told(run(backend, [one]))["one"][1])

@@ -176,9 +176,7 @@ GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
         ("exl3", {"architectures": ["GPT2LMHeadModel"], **FLOAT}, "is unknown to ExLlamaV3"),
     ],
 )
-def test_the_backend_is_the_one_that_reads_the_model_or_the_given_one(
-    make, backend, model, expected
-):
+def test_the_backend_reads_the_model_or_is_the_given_one(make, backend, model, expected):
     config = replace(make(**model), backend=backend)
     if isinstance(expected, bool):
         [footprint], _ = check_loadable(config)

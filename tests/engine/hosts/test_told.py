@@ -91,6 +91,15 @@ class Shared:
         self.link.deliver([PendingList(serial, ())])
         return told_until(wire, PendingList)
 
+    def submit(self, wire, serial, name="a"):
+        wire.send(Submit(job(name), 0.0))
+        self.has_taken(wire, serial)
+
+    def end_cancelled(self, wire):
+        """The job a. Returns what the server is told."""
+        self.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
+        return told_until(wire, Stats)
+
 
 @pytest.fixture
 def shared(model_path, tmp_path):
@@ -108,6 +117,11 @@ def shared(model_path, tmp_path):
     yield make
     for one in made:
         assert one.host.close(timeout=20)
+
+
+@pytest.fixture
+def one(shared):
+    return shared(LOADED)
 
 
 def told_until(wire, kind):
@@ -160,8 +174,7 @@ def test_a_server_that_comes_later_is_told_how_things_are(shared, before, greeti
     assert [event for event in told if not isinstance(event, Stats)] == greeting
 
 
-def test_a_server_that_comes_later_has_the_numbers_so_far(shared):
-    one = shared(LOADED)
+def test_a_server_that_comes_later_has_the_numbers_so_far(one):
     with one.connected() as first:
         told_until(first, Loaded)
         one.link.deliver([Stats(1.0, num_active=5)])
@@ -171,19 +184,16 @@ def test_a_server_that_comes_later_has_the_numbers_so_far(shared):
     assert early.num_active == 5 and early.began > 0
 
 
-def test_a_server_that_comes_while_the_engine_drains_is_told_so(shared):
-    one = shared(LOADED)
+def test_a_server_that_comes_while_the_engine_drains_is_told_so(one):
     with one.connected() as first:
-        first.send(Submit(job("a"), 0.0))
-        one.has_taken(first, 1)
+        one.submit(first, 1)
         closing = threading.Thread(target=one.host.close, args=(20.0, 20.0))
         closing.start()
         assert told_until(first, Recovering)[-1] == Recovering(DRAINS)
         with one.connected() as late:
             assert told_until(late, Recovering) == [LOADED, Recovering(DRAINS)]
-            one.link.deliver(
-                [Recovered(), ALL_HANG, ONE_IS_READY, Stats(1.0)]
-            )  # it drains all the same
+            # It drains all the same:
+            one.link.deliver([Recovered(), ALL_HANG, ONE_IS_READY, Stats(1.0)])
             assert [type(event) for event in told_until(late, Stats)] == [Stats]
             assert Stop() not in one.link.sent  # not before its job has ended
             one.link.deliver([finished(job("a"), 0)])
@@ -192,9 +202,8 @@ def test_a_server_that_comes_while_the_engine_drains_is_told_so(shared):
     closing.join(20)
 
 
-def test_trouble_of_all_replicas_is_told_once_and_its_end_too(shared):
+def test_trouble_of_all_replicas_is_told_once_and_its_end_too(one):
     """One of several that hangs is the host's own affair."""
-    one = shared(LOADED)
     with one.connected() as wire:
         told_until(wire, Loaded)
         one.link.deliver([ONE_IS_READY, ALL_HANG, ALL_HANG, ONE_IS_READY, ONE_IS_READY, Stats(1.0)])
@@ -202,13 +211,11 @@ def test_trouble_of_all_replicas_is_told_once_and_its_end_too(shared):
     assert told == [Recovering("stuck"), Recovered()]
 
 
-def test_what_was_told_before_a_hang_comes_before_it(shared):
+def test_what_was_told_before_a_hang_comes_before_it(one):
     """A text behind it would be of a job that its server has put back."""
-    one = shared(LOADED)
     with one.connected() as ann, one.connected() as bob:
         for serial, (name, wire) in enumerate((("ann", ann), ("bob", bob)), 1):
-            wire.send(Submit(job(name), 0.0))
-            one.has_taken(wire, serial)
+            one.submit(wire, serial, name)
         texts = [Chunk(name, "x", (1,)) for name in ("ann", "bob", "ann")]
         one.link.deliver([*texts, Hanging("stuck"), Chunk("ann", "y", (1,)), Stats(1.0)])
         *told, _ = told_until(ann, Stats)
@@ -218,56 +225,44 @@ def test_what_was_told_before_a_hang_comes_before_it(shared):
     assert one.link.sent.count(Abandon()) == 1 and one.host.num_jobs == 0
 
 
-def test_a_job_that_waits_for_its_lost_one_can_be_cancelled(shared):
-    one = shared(LOADED)
+def test_a_job_that_waits_for_its_lost_one_can_be_cancelled(one):
     with one.connected() as old, one.connected() as new:
-        old.send(Submit(job("a"), 0.0))
-        one.has_taken(old, 1)
+        one.submit(old, 1)
         new.send(Submit(job("a"), 0.0))
         new.send(Cancel("a"))
         told = one.has_taken(new, 2)
         assert Finished("a", "cancelled", 3, 0, 0) in told
-        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
-        told_until(new, Stats)
+        one.end_cancelled(new)
     assert [type(command) for command in one.link.sent].count(Submit) == 1
 
 
-def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(shared):
-    one = shared(LOADED)
+def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(one):
     with one.connected() as old:
-        old.send(Submit(job("a"), 0.0))
-        one.has_taken(old, 1)
+        one.submit(old, 1)
         with one.connected() as new:
-            new.send(Submit(job("a"), 0.0))
-            one.has_taken(new, 2)
+            one.submit(new, 2)
             assert one.link.sent.count(Cancel("a")) == 1
         deadline = time.monotonic() + 20  # nothing tells that it has left
         while one.host._again and time.monotonic() < deadline:
             time.sleep(0.01)
-        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
-        told_until(old, Stats)
+        one.end_cancelled(old)
     assert [type(command) for command in one.link.sent].count(Submit) == 1
 
 
-def test_a_job_that_waits_for_its_lost_one_outlives_other_servers(shared):
-    one = shared(LOADED)
+def test_a_job_that_waits_for_its_lost_one_outlives_other_servers(one):
     with one.connected() as old, one.connected() as new:
         for serial, wire in enumerate((old, new), 1):
-            wire.send(Submit(job("a"), 0.0))
-            one.has_taken(wire, serial)
+            one.submit(wire, serial)
         with one.connected() as other:
-            other.send(Submit(job("b"), 0.0))
-            one.has_taken(other, 3)
+            one.submit(other, 3, "b")
         one.link.wait_for(Cancel("b"))  # it has left
-        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
-        told_until(new, Stats)
+        one.end_cancelled(new)
     jobs = [command.job.identifier for command in one.link.sent if isinstance(command, Submit)]
     assert jobs == ["a", "b", "a"]
 
 
-def test_a_job_is_as_old_as_its_server_says(shared):
+def test_a_job_is_as_old_as_its_server_says(one):
     """The clock of another machine may be anywhere."""
-    one = shared(LOADED)
     with one.connected() as wire:
         wire.send(Submit(job("a"), 100.0))
         wire.send(ListJobs(7))
@@ -280,12 +275,10 @@ def test_a_job_is_as_old_as_its_server_says(shared):
     assert 100 <= time.monotonic() - submit.time < 1000
 
 
-def test_an_engine_that_fails_tells_all_why_and_ends(shared):
-    one = shared(LOADED)
+def test_an_engine_that_fails_tells_all_why_and_ends(one):
     error = BatchFailed("the device is gone")
     with one.connected() as ann, one.connected() as bob:
-        ann.send(Submit(job("a"), 0.0))
-        one.has_taken(ann, 1)
+        one.submit(ann, 1)
         one.link.deliver([Stopped(error)])
         for wire in (ann, bob):
             last = rest_of(wire)[-1]
@@ -296,33 +289,27 @@ def test_an_engine_that_fails_tells_all_why_and_ends(shared):
         assert type(told) is Stopped and str(told.error) == str(error)
 
 
-def test_what_a_server_sends_that_cannot_be_read_ends_it_alone(shared, caplog):
-    one = shared(LOADED)
+def test_what_a_server_sends_that_cannot_be_read_ends_it_alone(one, caplog):
     with one.connected() as good, one.connected() as bad:
         told_until(bad, Loaded)
-        bad.send(Submit(job("a"), 0.0))
-        one.has_taken(bad, 1)
+        one.submit(bad, 1)
         bad._socket.sendall(b"\0\0\0\4none")
         assert rest_of(bad) == []
         one.link.wait_for(Cancel("a"))
-        one.link.deliver([finished(job("a"), 0, "cancelled"), Stats(1.0)])
-        assert told_until(good, Stats)[0] == LOADED
+        assert one.end_cancelled(good)[0] == LOADED
     assert "what server 1 sends can't be read" in caplog.text
 
 
-def test_a_job_that_an_end_cuts_off_has_no_end_of_its_own(shared):
+def test_a_job_that_an_end_cuts_off_has_no_end_of_its_own(one):
     """Its server moves it to another engine, or keeps it."""
-    one = shared(LOADED)
     with one.connected() as wire:
-        wire.send(Submit(job("a"), 0.0))
-        one.has_taken(wire, 1)
+        one.submit(wire, 1)
         one.link.last = [finished(job("a"), 0, "cancelled")]
         assert one.host.close(timeout=20)
         assert rest_of(wire) == [Recovering(DRAINS), Stopped(None)]
 
 
-def test_an_engine_whose_thread_goes_on_is_not_closed(shared):
-    one = shared(LOADED)
+def test_an_engine_whose_thread_goes_on_is_not_closed(one):
     one.link.has_ended = False
     assert not one.host.close(timeout=20)
     one.link.has_ended = True
@@ -357,8 +344,7 @@ def test_a_server_that_now_and_then_speaks_is_not_silent(monkeypatch):
     assert taken == commands
 
 
-def test_each_server_has_the_whole_list_as_the_answer_to_its_own_question(shared):
-    one = shared(LOADED)
+def test_each_server_has_the_whole_list_as_the_answer_to_its_own_question(one):
     with one.connected() as first, one.connected() as second:
         more = {"request_id": "req", "owner": "key", "client": "address", "priority": 0}
         first.send(Submit(job("runs", 300, prompt=(1,) * 250, **more), 100.0))

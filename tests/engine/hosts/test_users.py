@@ -92,9 +92,7 @@ def says(key):
 
 @pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "a key"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_user_who_listens_first_runs_no_code_in_a_server(
-    house, other, public, tmp_path, stage, key
-):
+def test_a_user_who_listens_runs_no_code(house, other, public, tmp_path, stage, key):
     marker = tmp_path / "ran"
     stranger = other("listen", public, stage, marker)
     assert stranger.line() == "listens"
@@ -107,9 +105,7 @@ def test_a_user_who_listens_first_runs_no_code_in_a_server(
 
 @pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "a key"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_user_who_connects_runs_no_code_in_an_engine(
-    house, other, public, tmp_path, caplog, stage, key
-):
+def test_a_user_who_connects_runs_no_code(house, other, public, tmp_path, caplog, stage, key):
     """Even where its operator has opened the socket to all."""
     marker = tmp_path / "ran"
     shared = house(at=f"unix:{public}", key=key)

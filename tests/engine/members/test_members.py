@@ -173,9 +173,7 @@ def test_a_server_holds_as_many_jobs_as_its_engines_now():
     assert standing.num_restarts == 8  # those of engines that have left, too
 
 
-def test_a_server_waits_for_a_source_tells_why_and_goes_on_with_whom_it_names(
-    model_path, tmp_path, source, monkeypatch
-):
+def test_a_server_waits_for_a_source_and_follows_it(model_path, tmp_path, source, monkeypatch):
     monkeypatch.setattr(following, "PERIOD", 0.02)
     config = ModelConfig(model_path, "m", "cpu", silence_timeout=60.0)
     fingerprint = ModelDir.read(model_path).fingerprint

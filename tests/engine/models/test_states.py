@@ -97,7 +97,7 @@ def test_a_model_without_room_is_told_the_sums_of_each_place():
     ],
     ids=str,
 )
-def test_an_engine_has_a_process_of_its_own_on_a_gpu_or_if_asked(
+def test_an_engine_has_its_own_process_on_a_gpu_or_if_asked(
     monkeypatch, settings, without_gpu, with_gpu
 ):
     for is_there, told in ((False, without_gpu), (True, with_gpu)):

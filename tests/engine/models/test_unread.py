@@ -53,9 +53,7 @@ def mend(model_path, path):
 
 
 @pytest.mark.parametrize("spoil", WRONG)
-def test_a_model_that_cant_be_read_fails_alone_until_its_files_are_mended(
-    served, model_path, path, spoil
-):
+def test_an_unread_model_fails_alone_until_it_is_mended(served, model_path, path, spoil):
     spoil(path)
     table = served(clock=lambda: table.now)
     models = table.start(table.model("a", load="start"), at(table.model("b"), path))
@@ -118,9 +116,7 @@ def test_one_that_is_added_later_is_refused(table, path):
     assert models.names == ["a"]
 
 
-def test_a_broken_model_is_swapped_for_another_and_stays_itself_if_that_fails(
-    table, model_path, path
-):
+def test_a_broken_model_stays_itself_if_its_swap_fails(table, model_path, path):
     no_config(path)
     models = table.start(at(table.model("a", max_pending=7), path))
     table.fail("a")
@@ -133,9 +129,7 @@ def test_a_broken_model_is_swapped_for_another_and_stays_itself_if_that_fails(
         assert found.config.max_pending == 9
 
 
-def test_where_new_and_old_model_both_fail_both_are_told_and_the_old_one_is_loaded_later(
-    served, model_path, path
-):
+def test_where_new_and_old_model_fail_both_are_told(served, model_path, path):
     table = served(size=15)
     models = table.start(at(table.model("a", max_pending=7), path))
     table.use("a")

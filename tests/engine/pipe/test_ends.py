@@ -245,9 +245,7 @@ class DyingAtOpen(ScriptedBackend):
         ("5, GPU-a,GPU-b", (2, 0), "GPU-b,5", "PCI_BUS_ID"),
     ],
 )
-def test_a_child_sees_the_gpus_that_are_its_own(
-    make_engine, monkeypatch, ours, gpus, visible, order
-):
+def test_a_child_sees_its_own_gpus(make_engine, monkeypatch, ours, gpus, visible, order):
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if ours is not None:
