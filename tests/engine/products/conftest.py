@@ -1,0 +1,10 @@
+"""exllamav2 on a CPU."""
+
+import pytest
+
+from switchyard.engine.backends.exl2 import cpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _exllamav2():
+    cpu.install()
