@@ -71,8 +71,7 @@ def test_a_jobs_own_fault_ends_that_job_alone(backend, broken, expected):
 
 def test_a_prompt_seen_before_is_not_computed_again(backend):
     one = job("a", 2, prompt=prompt(60, 900), sampling=GREEDY)
-    found = [run(backend, one)["a"][-1].cached_tokens for _ in range(2)]
-    assert found[1] == 899
+    assert [run(backend, one)["a"][-1].cached_tokens for _ in range(2)][1] == 899
 
 
 def test_the_filters_run_before_the_draw(backend):
