@@ -14,7 +14,7 @@ from switchyard.engine.job import Forced
 from switchyard.engine.messages import Chunk, Failed, Finished
 from switchyard.engine.sampling import Sampling
 from tests.conftest import DEMO
-from tests.engine.forced import ending, exl2_backend, run
+from tests.engine.forced import ending, run
 from tests.scripted import ScriptedBackend, job
 
 EOS, END_OF_TURN = 2, 4
@@ -22,19 +22,9 @@ PATTERN = constraints.regex("(ab){3}")
 
 
 @pytest.fixture
-def forced():
+def forced(opened):
     """The real generator over a model that says what a test wants."""
-    opened = []
-
-    def make(logits):
-        backend = exl2_backend(DEMO, logits=logits)
-        backend.open()
-        opened.append(backend)
-        return backend
-
-    yield make
-    for backend in opened:
-        backend.close()
+    return lambda logits: opened(DEMO, logits=logits)
 
 
 def hot(seed=0):

@@ -20,21 +20,6 @@ def backend(model_path, is_overlapping, library):
 
 
 @pytest.fixture
-def opened(model_path):
-    """Other generators, closed in the end."""
-    backends = []
-
-    def opened(path=model_path, **options):
-        backends.append(exl2_backend(path, **options))
-        backends[-1].open()
-        return backends[-1]
-
-    yield opened
-    for backend in backends:
-        backend.close()
-
-
-@pytest.fixture
 def forced(opened, is_overlapping):
     """The generator over a ForcedModel."""
 
