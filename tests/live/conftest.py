@@ -58,7 +58,7 @@ class Server:
     def __init__(self, command, directory, port=None, cwd=None, is_warm=True, **settings):
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._begun = []  # answers, and iterators: one that nobody has closes its connection
+        self._begun = []  # answers, and iterators: one that is dropped closes its connection
         self._log = directory / f"server-{self.port}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SWITCHYARD_")}
         settings = {"bind": f"127.0.0.1:{self.port}", "link": LINK, **settings}

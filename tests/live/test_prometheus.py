@@ -145,7 +145,7 @@ scrape_configs:
         return answer["data"]["result"]
 
     def is_scraped():
-        with contextlib.suppress(requests.ConnectionError, LookupError):
+        with contextlib.suppress(requests.RequestException, LookupError):  # it starts
             return int(ask("count_over_time(up[60s])")[0]["value"][1]) >= 10
 
     try:
