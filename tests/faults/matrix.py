@@ -64,7 +64,7 @@ def run(server, phase, streams, way, patience=0):
             Request(
                 server,
                 prompt=new_prompt(1500) if phase == "prefill" else [1, 2, 3],
-                max_tokens=30 if what in (SERVED, ENDED) else 500,
+                max_tokens=50 if what in (SERVED, ENDED) else 500,
                 stream=streams,
                 other=blocker,
                 is_process=way == "kill -9",

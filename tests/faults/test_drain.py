@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -46,8 +47,8 @@ def wait_until_not_ready(server):
 )
 def test_every_stream_ends_with_done_and_newcomers_are_told(start, how, log_format):
     server = start(SCRIPTED, grace=4.5, log_format=log_format).wait_until_ready()
-    # 1 second, and 20; two jobs are one request.
-    streams = [server.begin(max_tokens=n, n=1 + (n < 2000)) for n in [100] * 8 + [2000] * 16]
+    # 20 seconds, of two jobs each, and one second.
+    streams = [server.begin(max_tokens=2000 if n == 2 else 100, n=n) for n in [2] * 10 + [1] * 8]
     end(server, how)
     wait_until_not_ready(server)
     for _ in range(3):  # within the grace
@@ -59,13 +60,15 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how, log_form
         ready = server.get("/health/ready")
         assert ready.status_code == 503 and ready.json()["models"]["tiny"] == "draining"
     ends = [last(frames) for frames in streams]
-    assert [end["choices"][0]["finish_reason"] for end in ends[:8]] == ["length"] * 8
-    assert [end["error"]["code"] for end in ends[8:]] == ["shutting_down"] * 16
+    assert [end["error"]["code"] for end in ends[:10]] == ["shutting_down"] * 10
+    assert [end["choices"][0]["finish_reason"] for end in ends[10:]] == ["length"] * 8
     assert server.process.wait(20) == 0
-    says = "switchyard: finishing 24 requests, 4.5 s at most; "
+    says = r"switchyard: finishing (\d+) requests, 4\.5 s at most; "
     says += "a second Ctrl-C or SIGTERM ends it now"
-    says = f'"message": "{says}"}}\n' if log_format == "json" else f"{says}\n"
-    assert server.output.count("finishing") == server.output.count(says) == 1
+    says = f'"message": "{says}"}}' if log_format == "json" else says
+    [number] = re.findall(f"(?m){says}$", server.output)
+    assert 10 <= int(number) <= 18  # of 28 jobs
+    assert server.output.count("finishing") == 1
 
 
 def ask_to_drain(path, *headers):

@@ -32,7 +32,7 @@ def wait_for_another(server, worker):
 
 def test_a_worker_that_stands_still_is_replaced(start):
     """gunicorn's main thread in the worker tells the master that it lives."""
-    server = start([*SCRIPTED, "--timeout", "5"]).wait_until_ready()
+    server = start([*SCRIPTED, "--timeout", "7"]).wait_until_ready()
     worker = worker_of(server)
     os.kill(worker, signal.SIGSTOP)
     wait_for_another(server, worker)
@@ -65,7 +65,7 @@ def test_a_worker_whose_engine_is_lost_ends_its_streams_and_cuts_off_no_request(
 
 
 def test_a_worker_whose_step_hangs_answers_and_is_replaced(start):
-    server = start(SCRIPTED, link="thread", hang_timeout=1, hang_exit=5).wait_until_ready()
+    server = start(SCRIPTED, link="thread", hang_timeout=2, hang_exit=6).wait_until_ready()
     worker = worker_of(server)
     response = server.post(URL, {"prompt": "x", "max_tokens": 50, "seed": HANG})
     assert response.status_code >= 500

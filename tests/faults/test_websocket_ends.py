@@ -53,8 +53,8 @@ def test_a_drain_ends_idle_connections_at_once_and_the_others_with_an_error(star
     assert idle.receive()["error"]["code"] == "overloaded"
     assert idle.close_code() == 1001
     short.send("generate", 2, prompt="x")  # before the grace is over
-    assert short.until(2, "error")[-1]["status"] == 503
-    assert short.until(1, "end", "error")[-1]["type"] == "end"
+    ended, refused = short.ends(1, 2)
+    assert (ended["type"], refused["status"]) == ("end", 503)
     assert long.until(1, "end", "error")[-1]["error"]["code"] == "shutting_down"
     for client in (short, long):
         assert client.close_code() == 1001

@@ -108,7 +108,7 @@ def test_a_signal_to_the_whole_group_lets_streams_end(start, number):
     ids=["killed", "loses its device", "hangs"],
 )
 def test_a_lost_engine_is_replaced_and_the_worker_lives_on(start, fault, reason):
-    server = start(SCRIPTED, link="process", hang_timeout=1, hang_exit=5).wait_until_ready()
+    server = start(SCRIPTED, link="process", hang_timeout=2, hang_exit=6).wait_until_ready()
     worker, child = worker_of(server), engine_of(server)
     stream = server.begin(max_tokens=1500)
     if fault == "killed":
