@@ -10,7 +10,6 @@ ROOT = pathlib.Path(__file__).parent.parent
 PARTS = ["app", "engine"]
 
 MAX_FUNCTION = 50  # lines
-MIRRORED = {"sample_basic"}  # has the signature of a function in C++, which the library calls
 
 
 def files(part):
@@ -35,7 +34,6 @@ def test_a_function_fits_a_screen(part):
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno - node.lineno >= MAX_FUNCTION
-        and node.name not in MIRRORED
     ]
     assert long == []
 
