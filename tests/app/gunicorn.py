@@ -34,13 +34,14 @@ class OverGunicorn:
     def __init__(self, application):
         self.bodies = []
         self.application = application
+        self.make_connection = Connection
         self.version = (1, 1)
 
     def __call__(self, environ, start_response):
         if environ["REQUEST_METHOD"] == "HEAD" or "gunicorn.socket" in environ:
             return self.application(environ, start_response)
         environ.pop("flask._preserve_context", None)  # it may be taken down by its own thread only
-        body = Body(self.application, environ, Connection(), self.version)
+        body = Body(self.application, environ, self.make_connection(), self.version)
         self.bodies.append(body)
         start_response(body.status, body.headers)
         return body
