@@ -5,10 +5,11 @@ import re
 import flask
 import pytest
 
-from switchyard import __version__
+from switchyard import __version__, engine
 from switchyard.app import Switchyard
 from switchyard.engine.messages import LoadProgress
 from tests.conftest import ROOT
+from tests.scripted import ScriptedBackend
 
 # At its own path, and as load balancers and other servers' clients ask.
 READY = ("/health/ready", "/health", "/ping", "/v1/health/ready", "/v2/health/ready")
@@ -29,6 +30,13 @@ def test_live_answers_while_the_model_loads_and_ready_does_not(loading):
     assert client.get("/health/ready").json == {"status": "ready", "models": {"scripted": "ready"}}
     client.models.drain()
     assert [client.get(path).status_code for path in READY] == [503] * len(READY)
+
+
+def test_a_load_that_has_failed_is_told_and_awaited_no_longer(make_client):
+    backend = ScriptedBackend(open_error=engine.ModelError("no weights"))
+    client = make_client(backend, wait=False)
+    assert not client.models.wait_until_loaded(20)
+    assert client.get("/health/ready").json["reasons"] == {"scripted": "no weights"}
 
 
 def test_a_drain_by_request_refuses_at_once_and_ends_the_server(make_client):
