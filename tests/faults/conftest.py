@@ -27,13 +27,12 @@ def connections_of(port):
     """Sockets at this end that are neither listening nor only remembered."""
     lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
     ours = (line.split()[1:4] for line in lines)
-    return sum(
-        local.endswith(f":{port:04X}") and state not in ("0A", "06") for local, _, state in ours
-    )
+    end, others = f":{port:04X}", ("0A", "06")
+    return sum(local.endswith(end) and state not in others for local, _, state in ours)
 
 
 def open_request(server, body, path="/v1/completions", **more):
-    """A connection on which `body` has been asked for; keywords as for `send_request`."""
+    """A connection on which `body` has been asked for; keywords as for `request_bytes`."""
     connection = socket.socket()
     if "receive_buffer" in more:  # before connecting, or the window is already larger
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, more.pop("receive_buffer"))
