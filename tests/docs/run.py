@@ -72,7 +72,8 @@ class Page:
             case "host test":
                 path = self._directory / "test_host.py"
                 path.write_text(f"{self._host}{HOST_FIXTURE}{text}")
-                self._python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(path))
+                plugins = ["-p", "no:cacheprovider", "-p", "switchyard.testing.pytest_plugin"]
+                self._python("-m", "pytest", "-q", *plugins, str(path))
             case "python":
                 self._run_module("block.py", text)
             case "sh" | "here":
