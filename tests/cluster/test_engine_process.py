@@ -128,6 +128,16 @@ def test_an_engine_that_never_serves_is_a_fault_of_one_line_and_leaves_no_proces
 def test_the_end_of_a_ready_engine_is_told_once(make, way, fault):
     told = threading.Semaphore(0)
     one = make(way)
+    start_child = one._start_child
+
+    def start_late(notify):
+        """The engine's signs are read after its end, if it ends by itself."""
+        child = start_child(notify)
+        if way == "ends":
+            child.wait(30)
+        return child
+
+    one._start_child = start_late
     one.start(told.release)
     assert told.acquire(timeout=30)
     assert one.fault == fault and not is_there(one.pid)

@@ -220,6 +220,10 @@ class EngineProcess:
                     child.kill()
                 continue
             deadline = time.monotonic() + self._take(message)
+        signs.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:  # what it has sent just before its end
+                self._take(signs.recv(4096).decode(errors="replace"))
 
     def _take(self, message: str) -> float:
         """Seconds until the next sign must come."""
