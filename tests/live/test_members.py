@@ -43,6 +43,13 @@ def ask(server, is_over):
     return texts
 
 
+def unready(server):
+    """Why the model is not ready."""
+    answer = server.get("/health/ready")
+    assert answer.status_code == 503
+    return answer.json()["reasons"]["tiny"]
+
+
 def states_of(server):
     [model] = server.get("/v1/models").json()["data"]
     return {one["at"]: one["state"] for one in model["meta"]["replicas"]}
@@ -64,8 +71,7 @@ def test_engines_are_replaced_one_by_one_and_no_answer_is_lost(tmp_path, model_p
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         try:
             server.wait_until_answers("/health/live")
-            unready = server.get("/health/ready")
-            assert unready.status_code == 503 and str(source) in unready.json()["reasons"]["tiny"]
+            server.wait_for(lambda: str(source) in unready(server))
             name(*names[:3])
             server.wait_until_ready()
             clients = [pool.submit(ask, server, is_over) for _ in range(3)]

@@ -116,7 +116,7 @@ def serve(channel):
 def become(order, output, status):
     """Fork again, and return in that process alone. This one waits for its end."""
     if pid := os.fork():
-        os.write(status, b"%d" % pid)
+        os.write(status, b"%16d" % pid)  # all that is read first, however soon the end follows
         _, ended = os.waitpid(pid, 0)
         os.write(status, b"%d" % os.waitstatus_to_exitcode(ended))
         os._exit(0)
