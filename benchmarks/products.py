@@ -61,7 +61,7 @@ def main():
     opened_ones = [opened(args, way, max(sizes), "auto") for way in ways]
     vocab_size = opened_ones[0][1].vocab_size
     print("streams " + " ".join(f"{way:>10}" for way in ways) + "   ratios to the first")
-    rows = [(str(size), (size, PROMPT, NEW), 0) for size in sizes]
+    rows = [(str(size), (size, PROMPT, NEW + size), 0) for size in sizes]
     for name, shape, column in [*rows, ("prompts", (NUM_LONG, LONG, 1), 1)]:
         found = {way: [] for way in ways}
         for round_ in range(args.rounds):
