@@ -47,6 +47,9 @@ class PartParser:
         self._max_calls = max_calls
         self._calls_first = calls_first
         self._held = ""
+        # Text after `_held`, and its characters: to join each piece would take quadratic time.
+        self._pieces: list[str] = []
+        self._num_new = 0
         self._wanted = 0  # characters to hold before the next search
         self._parts: list[Part] = []
         self._object = ObjectEnd()
@@ -85,18 +88,25 @@ class PartParser:
         """The parts that are complete with this piece of text. `num_tokens`: its tokens."""
         if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:
             self._thought_tokens += num_tokens
-        self._held += text
+        self._pieces.append(text)
+        self._num_new += len(text)
         return self._run(is_last=False)
 
     def finish(self, is_cut: bool = False) -> list[Part]:
         """The parts of the text that is still held back. Called after the last text. `is_cut`: the
         model would have continued, so the beginning of thoughts or of a call isn't text.
         """
+        self._join()
         if is_cut and self._state == self._opening and not self._held.isspace():
             self._held = ""
         if is_cut and self._state in (self._answer, self._content, self._behind_call):
             self._drop_begun_call()
         return self._run(is_last=True)
+
+    def _join(self) -> None:
+        self._held += "".join(self._pieces)
+        self._pieces.clear()
+        self._num_new = 0
 
     def _drop_begun_call(self) -> None:
         """Drops the end of the held text that may have become a call, unless it is white space."""
@@ -114,7 +124,8 @@ class PartParser:
 
     def _run(self, is_last: bool) -> list[Part]:
         self._parts = []
-        if len(self._held) >= self._wanted or is_last:
+        if len(self._held) + self._num_new >= self._wanted or is_last:
+            self._join()
             self._wanted = 0
             while self._held and self._state(is_last):
                 pass
