@@ -9,16 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from switchyard import engine
+from switchyard.engine import messages
 from switchyard.engine.job import Job
-from switchyard.engine.messages import (
-    Chunk,
-    Failed,
-    Finished,
-    FinishReason,
-    JobEvent,
-    ModelInfo,
-    Started,
-)
 from switchyard.engine.stats import Occupancy, Work
 
 
@@ -26,42 +18,44 @@ class Panic(BaseException):
     """As a library written in Rust raises it: no Exception."""
 
 
-Script = Callable[[Job], Iterable[JobEvent]]
+Script = Callable[[Job], Iterable[messages.JobEvent]]
 
 
-def count(job: Job) -> Iterable[JobEvent]:
+def count(job: Job) -> Iterable[messages.JobEvent]:
     """The numbers from 0, a token each, up to the job's limit."""
-    yield Started(job.identifier)
+    yield messages.Started(job.identifier)
     for i in range(job.max_new_tokens):
-        yield Chunk(job.identifier, f"{i} ", (i,))
+        yield messages.Chunk(job.identifier, f"{i} ", (i,))
     yield finished(job, job.max_new_tokens)
 
 
-def endless(job: Job) -> Iterable[JobEvent]:
+def endless(job: Job) -> Iterable[messages.JobEvent]:
     """Starts and never ends. It is no loop, which would end it."""
-    yield Started(job.identifier)
+    yield messages.Started(job.identifier)
     for i in itertools.cycle(range(1000)):
-        yield Chunk(job.identifier, "x", (i,))
+        yield messages.Chunk(job.identifier, "x", (i,))
 
 
-def ticking(job: Job) -> Iterable[JobEvent]:
+def ticking(job: Job) -> Iterable[messages.JobEvent]:
     """A token every few milliseconds, forever; the pace of a real model, roughly."""
     for event in endless(job):
         yield event
         time.sleep(0.005)
 
 
-def slow(job: Job) -> Iterable[JobEvent]:
+def slow(job: Job) -> Iterable[messages.JobEvent]:
     """Likewise, but it ends."""
-    yield Started(job.identifier)
+    yield messages.Started(job.identifier)
     for i in range(job.max_new_tokens):
         time.sleep(0.005)
-        yield Chunk(job.identifier, "x", (i % 1000,))
+        yield messages.Chunk(job.identifier, "x", (i % 1000,))
     yield finished(job, job.max_new_tokens)
 
 
-def finished(job: Job, new_tokens: int, reason: FinishReason = "length") -> Finished:
-    return Finished(job.identifier, reason, len(job.prompt), new_tokens, 0)
+def finished(
+    job: Job, new_tokens: int, reason: messages.FinishReason = "length"
+) -> messages.Finished:
+    return messages.Finished(job.identifier, reason, len(job.prompt), new_tokens, 0)
 
 
 class Gate:
@@ -102,13 +96,13 @@ class ScriptedBackend:
         gate: Gate | None = None,
         open_error: Exception | None = None,
         max_active: int = 1000,
-        info: ModelInfo | None = None,
+        info: messages.ModelInfo | None = None,
     ) -> None:
         self.made_of = (script, gate, open_error, max_active, info)
         self.work = Work()
         self.used = Occupancy()
         self.calls: list[tuple[str, int]] = []
-        self.active: dict[str, Iterable[JobEvent]] = {}
+        self.active: dict[str, Iterable[messages.JobEvent]] = {}
         self.enqueued: list[Job] = []
         self.num_chunks: Counter[str] = Counter()
         self.iterate_error: BaseException | None = None
@@ -123,12 +117,12 @@ class ScriptedBackend:
         self._gate = gate
         self._open_error = open_error
         self._max_active = max_active
-        self._info = info or ModelInfo(2048, 4096, 256, 64, "scripted")
+        self._info = info or messages.ModelInfo(2048, 4096, 256, 64, "scripted")
 
     def _note(self, name: str) -> None:
         self.calls.append((name, threading.get_ident()))
 
-    def open(self) -> ModelInfo:
+    def open(self) -> messages.ModelInfo:
         self._note("open")
         self.opening.wait()
         if self._open_error is not None:
@@ -146,14 +140,14 @@ class ScriptedBackend:
         self.enqueued.append(job)
         self.active[job.identifier] = iter(self._script(job))
 
-    def cancel(self, identifier: str) -> list[JobEvent]:
+    def cancel(self, identifier: str) -> list[messages.JobEvent]:
         self._note("cancel")
         if self.active.pop(identifier, None) is None:
             return []
         [job] = [job for job in self.enqueued if job.identifier == identifier]
         return [finished(job, self.num_chunks[identifier], "cancelled")]
 
-    def iterate(self) -> list[JobEvent]:
+    def iterate(self) -> list[messages.JobEvent]:
         self._note("iterate")
         if self._gate is not None:
             self._gate.wait()
@@ -162,12 +156,12 @@ class ScriptedBackend:
             raise error
         if self.iterate_errors:
             raise self.iterate_errors.pop(0)
-        events: list[JobEvent] = []
+        events: list[messages.JobEvent] = []
         for identifier, script in list(self.active.items()):
             event = next(script)
             events.append(event)
-            self.num_chunks[identifier] += isinstance(event, Chunk)
-            if isinstance(event, Finished | Failed):
+            self.num_chunks[identifier] += isinstance(event, messages.Chunk)
+            if isinstance(event, messages.Finished | messages.Failed):
                 del self.active[identifier]
         return events
 
@@ -224,14 +218,14 @@ def job(identifier: str = "a", max_new_tokens: int = 3, **more: object) -> engin
 
 
 def says(
-    *pieces: str, reason: FinishReason = "stop", stop_reason: str | int | None = None
+    *pieces: str, reason: messages.FinishReason = "stop", stop_reason: str | int | None = None
 ) -> Script:
     """These texts, a token each, and the end."""
 
-    def script(job: Job) -> Iterable[JobEvent]:
-        yield Started(job.identifier)
+    def script(job: Job) -> Iterable[messages.JobEvent]:
+        yield messages.Started(job.identifier)
         for i, piece in enumerate(pieces):
-            yield Chunk(job.identifier, piece, (i,))
+            yield messages.Chunk(job.identifier, piece, (i,))
         yield replace(finished(job, len(pieces), reason), stop_reason=stop_reason)
 
     return script

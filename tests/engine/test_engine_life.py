@@ -11,23 +11,12 @@ from unittest.mock import Mock
 import pytest
 
 from switchyard import engine
+from switchyard.engine import messages
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.engine import Engine
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.thread import EngineThread
-from switchyard.engine.messages import (
-    Cancel,
-    Failed,
-    ListJobs,
-    ListPending,
-    Loaded,
-    ModelInfo,
-    PendingList,
-    Queued,
-    Started,
-    Stopped,
-)
 from tests.engine.conftest import over_all_links
 from tests.engine.failing import begin
 from tests.engine.reading import take_all, text
@@ -98,7 +87,7 @@ class NoLink:
         return True
 
 
-INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
+INFO = messages.ModelInfo(2048, 4096, 256, 64, "scripted")
 
 
 @pytest.fixture
@@ -108,7 +97,7 @@ def alone(model_path):
     def alone(info=INFO, **config):
         model = Engine(ModelConfig(model_path, "m", **config), lambda deliver: NoLink())
         if info is not None:
-            model.deliver([Loaded(info)])
+            model.deliver([messages.Loaded(info)])
         return model
 
     return alone
@@ -120,7 +109,9 @@ def test_the_context_is_the_settings_then_the_files_then_the_loaded_models(alone
     assert model.context == context
     with pytest.raises(engine.Loading):
         model.max_tokens  # noqa: B018
-    model.deliver([Loaded(ModelInfo(280, 4096, 256, 64, "scripted", num_draft_tokens=3))])
+    model.deliver(
+        [messages.Loaded(messages.ModelInfo(280, 4096, 256, 64, "scripted", num_draft_tokens=3))]
+    )
     assert (model.context, model.max_tokens) == (280, 277)
 
 
@@ -132,18 +123,18 @@ def test_jobs_of_other_servers_are_asked_for_and_ended_on_a_shared_engine_alone(
         assert model.jobs(timeout=0.001) == []
         assert model.cancel("unknown") is (config is shared)
         kinds = [type(command) for command in model._link.sent]
-        assert kinds == [ListJobs, Cancel] * (config is shared)
+        assert kinds == [messages.ListJobs, messages.Cancel] * (config is shared)
 
 
 def test_a_place_is_told_of_jobs_that_wait_and_of_no_others(alone):
     model = alone()
     model.submit([job("a", 9, prompt=(1, 2)), job("b", 9, prompt=(1, 2, 3, 4))])
-    model.deliver([PendingList(0, ("x", "a", "b"))])
-    assert model.queued("b", 60.0, timeout=0) == Queued("b", 3, 4)
-    model.deliver([Started("b")])
+    model.deliver([messages.PendingList(0, ("x", "a", "b"))])
+    assert model.queued("b", 60.0, timeout=0) == messages.Queued("b", 3, 4)
+    model.deliver([messages.Started("b")])
     assert model.queued("b", 60.0, timeout=0) is model.queued("gone", 60.0, timeout=0) is None
-    assert model.queued("a", 60.0, timeout=0) == Queued("a", 2, 2)
-    lists = [command for command in model._link.sent if isinstance(command, ListPending)]
+    assert model.queued("a", 60.0, timeout=0) == messages.Queued("a", 2, 2)
+    lists = [command for command in model._link.sent if isinstance(command, messages.ListPending)]
     assert len(lists) == 1  # in a minute
 
 
@@ -160,7 +151,11 @@ def test_a_release_that_fails_is_logged_and_the_engine_has_ended(make_engine, ca
     ("info", "ask", "end"),
     [
         (None, lambda model: model.wait_until_loaded(60), Engine.drain),
-        (INFO, lambda model: model.queued("a", 0.0, 60.0), lambda m: m.deliver([Stopped(None)])),
+        (
+            INFO,
+            lambda model: model.queued("a", 0.0, 60.0),
+            lambda m: m.deliver([messages.Stopped(None)]),
+        ),
         (INFO, lambda model: model.close(60, 20), lambda m: m.deliver([finished(job("a"), 1)])),
     ],
     ids=["a load that is given up", "a place in an engine that ended", "the last job of a close"],
@@ -180,9 +175,9 @@ def test_nothing_is_waited_for_that_will_not_come(alone, info, ask, end):
 def test_what_comes_after_the_end_of_an_engine_is_dropped(alone):
     model, stopped = alone(None), []
     model.on_stopped(stopped.append)
-    model.deliver([Stopped(None)])
-    model.deliver([Loaded(INFO)])
-    model.deliver([Stopped(engine.DeviceLost("the process was killed"))])
+    model.deliver([messages.Stopped(None)])
+    model.deliver([messages.Loaded(INFO)])
+    model.deliver([messages.Stopped(engine.DeviceLost("the process was killed"))])
     assert model.error is None and model.standing.info is None and stopped == [model]
 
 
@@ -251,7 +246,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
     assert model.close(drain=0, timeout=20)
     for stream in streams:
         end = take_all(stream)[-1]
-        assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+        assert isinstance(end, messages.Failed) and isinstance(end.error, engine.Closed)
 
 
 def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine):
@@ -261,6 +256,6 @@ def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine):
     gate.wait_until_held()
     assert not model.close(drain=0.01, timeout=0.01)
     [end] = take_all(stream)
-    assert isinstance(end, Failed) and isinstance(end.error, engine.Closed)
+    assert isinstance(end, messages.Failed) and isinstance(end.error, engine.Closed)
     assert "unloaded or replaced" in str(end.error)  # not only the server's end does so
     gate.open()

@@ -5,18 +5,9 @@ from unittest.mock import Mock
 import pytest
 
 from switchyard import engine
+from switchyard.engine import messages
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
-from switchyard.engine.messages import (
-    Failed,
-    Finished,
-    Loaded,
-    PromptLogprobs,
-    PutBack,
-    Started,
-    Stopped,
-    Submit,
-)
 from tests.engine.failing import ends, failing_to_enqueue, held, let_through
 from tests.engine.reading import take_all, text
 from tests.scripted import Panic, ScriptedBackend, count, endless, job
@@ -40,7 +31,7 @@ def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
     for stream in new:
         events = take_all(stream)
         assert text(events) == "0 1 2 3 4 " and len(ends(events)) == 1
-        assert sum(isinstance(event, PutBack) for event in events) == 1
+        assert sum(isinstance(event, messages.PutBack) for event in events) == 1
     assert backend.recoveries == ["reset"]
     assert text(take_all(model.submit([job("next", 2)]))) == "0 1 "
     assert model.state == "ready" and model.error is None
@@ -48,7 +39,7 @@ def test_jobs_with_text_end_once_and_those_without_start_over(make_engine):
 
 def test_a_job_whose_prompts_logprobs_were_told_does_not_start_over(make_engine):
     def scored(job):
-        yield PromptLogprobs(job.identifier, (None,))
+        yield messages.PromptLogprobs(job.identifier, (None,))
         yield from count(job)
 
     model, backend, gate = held(make_engine, scored)
@@ -57,7 +48,7 @@ def test_a_job_whose_prompts_logprobs_were_told_does_not_start_over(make_engine)
     let_through(gate)
     backend.iterate_errors = [RuntimeError("x")]
     gate.open()
-    assert [type(event) for event in take_all(stream)] == [PromptLogprobs, Failed]
+    assert [type(event) for event in take_all(stream)] == [messages.PromptLogprobs, messages.Failed]
 
 
 def test_a_job_starts_over_once_only(make_engine):
@@ -66,7 +57,7 @@ def test_a_job_starts_over_once_only(make_engine):
     stream = model.submit([job("a")])
     gate.open()
     events = take_all(stream)
-    assert [type(event) for event in events] == [PutBack, Failed]
+    assert [type(event) for event in events] == [messages.PutBack, messages.Failed]
     assert "second" in str(events[-1].error)
 
 
@@ -81,7 +72,7 @@ def test_a_job_that_starts_over_is_listed_as_waiting_and_goes_first(make_engine)
     backend.recovering.clear()
     gate.step()
     events = stream.take(120)
-    while not any(isinstance(event, PutBack) for event in events):
+    while not any(isinstance(event, messages.PutBack) for event in events):
         events += stream.take(120)
     told = [(j.identifier, j.state) for j in model.jobs(0)]
     assert told == [("a", "pending"), ("short", "pending")]
@@ -94,7 +85,7 @@ def test_a_job_that_starts_over_is_listed_as_waiting_and_goes_first(make_engine)
 def test_each_way_to_recover_comes_only_if_those_before_did_not_help(make_engine):
     model, backend, gate = held(make_engine)
     gate.open()
-    for name, num_errors, end in (("a", 2, Failed), ("b", 1, Finished)):
+    for name, num_errors, end in (("a", 2, messages.Failed), ("b", 1, messages.Finished)):
         backend.iterate_errors = [RuntimeError("again")] * num_errors
         assert isinstance(take_all(model.submit([job(name)]))[-1], end)
     # The third failure followed the second at once, and b's tokens helped it.
@@ -120,7 +111,7 @@ def test_an_iteration_without_a_token_is_no_proof_of_help(make_engine):
 
 def starts_only(job):
     while True:
-        yield Started(job.identifier)
+        yield messages.Started(job.identifier)
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, Panic])
@@ -189,10 +180,10 @@ def test_a_job_without_text_is_left_to_the_link_where_the_device_is_lost(model_p
     told, backend = [], ScriptedBackend()
     backend.iterate_errors = [engine.DeviceLost("the device is lost")]
     thread = EngineThread(ModelConfig(model_path, "scripted"), lambda: backend, told.extend)
-    thread.send(Submit(job("a"), 0.0))
+    thread.send(messages.Submit(job("a"), 0.0))
     thread.start()
     assert thread.join(20)
-    assert [type(event) for event in told] == [Loaded, Stopped]
+    assert [type(event) for event in told] == [messages.Loaded, messages.Stopped]
 
 
 def test_while_it_recovers_jobs_are_taken_and_wait(make_engine):
@@ -280,6 +271,8 @@ def test_nothing_is_kept_of_a_job_that_is_rejected_when_it_starts_over(make_engi
     error = engine.InvalidJob("odd")
     failing_to_enqueue(backend, a=[engine.OutOfMemory("CUDA out of memory"), error])
     events = take_all(model.submit([job("a")]))
-    assert [type(event) for event in events] == [PutBack, Failed] and events[-1].error is error
+    assert [type(event) for event in events] == [messages.PutBack, messages.Failed] and events[
+        -1
+    ].error is error
     assert model.close(timeout=20)
     assert not model._link._batch._put_back

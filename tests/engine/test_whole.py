@@ -5,22 +5,13 @@ from dataclasses import fields, replace
 import pytest
 
 from switchyard import engine
+from switchyard.engine import stats
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import without_frames
 from switchyard.engine.held import Tracked
 from switchyard.engine.links.replica import Placed, Replica
 from switchyard.engine.messages import Chunk, Finished, JobState, ModelInfo, ReplicaState, Started
 from switchyard.engine.standing import Standing
-from switchyard.engine.stats import (
-    DeviceMemory,
-    Histogram,
-    Occupancy,
-    Rates,
-    Stats,
-    Totals,
-    Work,
-    together,
-)
 from tests.engine.failing import names
 from tests.scripted import job
 
@@ -77,50 +68,55 @@ def numbered(kind, times):
 
 
 def test_each_number_of_several_engines_is_summed_by_itself():
-    memory = [DeviceMemory(f"cuda:{i}", *range(i, i + 4)) for i in range(2)]
+    memory = [stats.DeviceMemory(f"cuda:{i}", *range(i, i + 4)) for i in range(2)]
     several = [
-        Stats(
+        stats.Stats(
             float(times),
-            numbered(Totals, times),
-            {"batch_size": Histogram((times, 0), 2.0 * times), f"only{times}": Histogram((1,), 1)},
-            numbered(Work, times),
+            numbered(stats.Totals, times),
+            {
+                "batch_size": stats.Histogram((times, 0), 2.0 * times),
+                f"only{times}": stats.Histogram((1,), 1),
+            },
+            numbered(stats.Work, times),
             num_active=times,
             num_pending=10 * times,
-            occupancy=Occupancy(100 * times, 1000 * times, (memory[times - 1],), times),
+            occupancy=stats.Occupancy(100 * times, 1000 * times, (memory[times - 1],), times),
             began=50.0 + times,
         )
         for times in (1, 2)
     ]
-    assert together(9.0, several, 500, 7.0) == Stats(
+    assert stats.together(9.0, several, 500, 7.0) == stats.Stats(
         9.0,
-        numbered(Totals, 3),
+        numbered(stats.Totals, 3),
         {
-            "batch_size": Histogram((3, 0), 6.0),
-            "only1": Histogram((1,), 1),
-            "only2": Histogram((1,), 1),
+            "batch_size": stats.Histogram((3, 0), 6.0),
+            "only1": stats.Histogram((1,), 1),
+            "only2": stats.Histogram((1,), 1),
         },
-        numbered(Work, 3),
+        numbered(stats.Work, 3),
         num_active=3,
         num_pending=530,
-        occupancy=Occupancy(300, 3000, tuple(memory), 3),
+        occupancy=stats.Occupancy(300, 3000, tuple(memory), 3),
         began=7.0,
     )
 
 
 def test_rows_that_pad_a_pass_count_as_computed_alone():
-    work = Work()
+    work = stats.Work()
     work.note_pass(3, 4)
     work.note_pass(5, 8)
-    assert work == Work(rows=8, computed_rows=12)
+    assert work == stats.Work(rows=8, computed_rows=12)
 
 
 def test_a_time_without_an_iteration_has_no_mean():
     standing = Standing("m")
-    sizes = [{"iteration_seconds": Histogram((number,), 0.5 * number)} for number in (2, 2, 6)]
-    standing.note(Stats(1.0, histograms=sizes[0]))
-    standing.note(Stats(2.0, histograms=sizes[1]))
-    assert standing.rates(2.0) == Rates(0.0, 0.0, None)
-    standing.note(Stats(3.0, histograms=sizes[2]))
+    sizes = [
+        {"iteration_seconds": stats.Histogram((number,), 0.5 * number)} for number in (2, 2, 6)
+    ]
+    standing.note(stats.Stats(1.0, histograms=sizes[0]))
+    standing.note(stats.Stats(2.0, histograms=sizes[1]))
+    assert standing.rates(2.0) == stats.Rates(0.0, 0.0, None)
+    standing.note(stats.Stats(3.0, histograms=sizes[2]))
     assert standing.rates(3.0).iteration_seconds == 0.5
 
 

@@ -6,22 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from switchyard.engine import messages
 from switchyard.engine.errors import Full, PromptTooLong
 from switchyard.engine.links.placing import choose, page_hashes
 from switchyard.engine.links.replica import Placed, Replica
-from switchyard.engine.messages import (
-    Cancel,
-    Chunk,
-    Failed,
-    Finished,
-    Loaded,
-    PutBack,
-    ReplicaStates,
-    Restarting,
-    Started,
-    Stop,
-    Stopped,
-)
 from switchyard.engine.schedule.alarms import ALARMS
 from switchyard.engine.stats import Stats
 from tests.engine.replicas.house import INFO, House, ToldLink
@@ -36,7 +24,7 @@ def seeded():
 def shared(number=2, info=INFO, **config):
     house = House(number, is_shared=True, **config)
     for link in house.links:
-        link.tell(Loaded(info))
+        link.tell(messages.Loaded(info))
     return house
 
 
@@ -120,13 +108,15 @@ def test_a_job_that_a_full_engine_refuses_goes_to_another(is_cancelled):
     house.submit("a")
     assert first.jobs == ["a"]
     if is_cancelled:
-        house.link.send(Cancel("a"))
-    first.tell(Failed("a", Full("12 of 12 jobs are active or waiting")))
+        house.link.send(messages.Cancel("a"))
+    first.tell(messages.Failed("a", Full("12 of 12 jobs are active or waiting")))
     if is_cancelled:
-        assert house.told(Finished) == [Finished("a", "cancelled", 3, 0, 0)]
+        assert house.told(messages.Finished) == [messages.Finished("a", "cancelled", 3, 0, 0)]
         assert second.jobs == []
         return
-    assert house.told(PutBack) == [PutBack("a")] and not house.told(Failed)
+    assert house.told(messages.PutBack) == [messages.PutBack("a")] and not house.told(
+        messages.Failed
+    )
     assert second.jobs == ["a"]
     house.submit("b")  # the first has not told since that it has a place
     assert second.jobs == ["a", "b"]
@@ -141,25 +131,27 @@ def test_full_is_the_clients_answer_where_all_are_full_or_its_text_has_begun():
     second.tell(Stats(1.0, num_active=5))
     house.submit("a", "b")
     for link in (first, second):
-        link.tell(Failed("a", Full("full")))
-    assert [(event.identifier, type(event.error)) for event in house.told(Failed)] == [("a", Full)]
+        link.tell(messages.Failed("a", Full("full")))
+    assert [(event.identifier, type(event.error)) for event in house.told(messages.Failed)] == [
+        ("a", Full)
+    ]
     second.tell(Stats(2.0, num_active=5))
-    first.tell(Chunk("b", "x", (1,)), Failed("b", Full("full")))
-    assert [event.identifier for event in house.told(Failed)] == ["a", "b"]
+    first.tell(messages.Chunk("b", "x", (1,)), messages.Failed("b", Full("full")))
+    assert [event.identifier for event in house.told(messages.Failed)] == ["a", "b"]
 
     alone = shared(1)
     alone.submit("a")
-    alone.links[0].tell(Failed("a", Full("full")))
-    assert [type(event.error) for event in alone.told(Failed)] == [Full]
+    alone.links[0].tell(messages.Failed("a", Full("full")))
+    assert [type(event.error) for event in alone.told(messages.Failed)] == [Full]
 
 
 def test_what_is_promised_is_what_the_smallest_engine_holds():
     house = shared(info=replace(INFO, num_pages=8))
-    house.links[1].tell(Loaded(replace(INFO, max_seq_len=1024, device="another")))
-    promised = house.told(Loaded)[-1].info
+    house.links[1].tell(messages.Loaded(replace(INFO, max_seq_len=1024, device="another")))
+    promised = house.told(messages.Loaded)[-1].info
     assert (promised.num_pages, promised.max_seq_len) == (8, 1024)
-    house.links[0].tell(Restarting("it was killed"), Loaded(INFO))
-    assert house.told(Loaded)[-1].info == replace(INFO, max_seq_len=1024)
+    house.links[0].tell(messages.Restarting("it was killed"), messages.Loaded(INFO))
+    assert house.told(messages.Loaded)[-1].info == replace(INFO, max_seq_len=1024)
     assert house.states == ["ready", "ready"]
 
 
@@ -167,14 +159,14 @@ def test_a_job_goes_only_where_it_fits_and_ends_where_it_fits_nowhere():
     house = shared(info=replace(INFO, num_pages=8))
     first, second = house.links
     long = {"prompt": (1,) * 1200, "max_new_tokens": 700}
-    first.tell(Loaded(replace(INFO, max_seq_len=1024)))
+    first.tell(messages.Loaded(replace(INFO, max_seq_len=1024)))
     house.submit("a", **long)
     assert (first.jobs, second.jobs) == ([], ["a"])
-    second.tell(finished(job("a"), 1), Restarting("it was killed"))
+    second.tell(finished(job("a"), 1), messages.Restarting("it was killed"))
     house.submit("b", **long)
-    assert not house.told(Failed)  # the second may come back
-    second.tell(Loaded(replace(INFO, num_pages=2)))
-    failed = house.wait_for(Failed)
+    assert not house.told(messages.Failed)  # the second may come back
+    second.tell(messages.Loaded(replace(INFO, num_pages=2)))
+    failed = house.wait_for(messages.Failed)
     assert failed.identifier == "b" and type(failed.error) is PromptTooLong
     house.submit("c")
     assert sum(numbers(house)) == 2
@@ -188,23 +180,23 @@ def test_an_engine_of_another_kind_is_refused_and_tried_again(change, monkeypatc
     monkeypatch.setattr(ALARMS, "set", lambda seconds, call: alarms.append(call))
     house = House(2, is_shared=True)
     first, second = house.links
-    first.tell(Loaded(INFO))
-    second.tell(Loaded(replace(INFO, **change)))
-    assert second.sent == [Stop()]
-    second.tell(Stopped(None))
+    first.tell(messages.Loaded(INFO))
+    second.tell(messages.Loaded(replace(INFO, **change)))
+    assert second.sent == [messages.Stop()]
+    second.tell(messages.Stopped(None))
     [name] = change
     assert house.states == ["ready", "stopped"]
-    assert f"it has {name}" in house.told(ReplicaStates)[-1].states[1].reason
+    assert f"it has {name}" in house.told(messages.ReplicaStates)[-1].states[1].reason
     alarms.pop()()
-    house.links[-1].tell(Loaded(INFO))
+    house.links[-1].tell(messages.Loaded(INFO))
     assert house.states == ["ready", "ready"]
 
 
 def test_one_that_comes_back_otherwise_is_compared_with_the_others_alone():
     house = shared(1)
     [link] = house.links
-    link.tell(Restarting("it was stopped"), Loaded(replace(INFO, loras=("x",))))
-    assert house.states == ["ready"] and house.told(Loaded)[-1].info.loras == ("x",)
+    link.tell(messages.Restarting("it was stopped"), messages.Loaded(replace(INFO, loras=("x",))))
+    assert house.states == ["ready"] and house.told(messages.Loaded)[-1].info.loras == ("x",)
     house.submit("a")
-    link.tell(Started("a"), finished(job("a"), 1))
-    assert [event.identifier for event in house.told(Finished)] == ["a"]
+    link.tell(messages.Started("a"), finished(job("a"), 1))
+    assert [event.identifier for event in house.told(messages.Finished)] == ["a"]

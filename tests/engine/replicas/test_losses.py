@@ -4,27 +4,8 @@ import time
 import types
 from dataclasses import replace
 
+from switchyard.engine import messages
 from switchyard.engine.errors import BatchFailed, DeviceLost, ModelError
-from switchyard.engine.messages import (
-    Abandon,
-    Cancel,
-    Chunk,
-    Failed,
-    Finished,
-    Hanging,
-    ListPending,
-    Loaded,
-    PendingList,
-    PromptLogprobs,
-    PutBack,
-    Recovered,
-    Recovering,
-    ReplicaStates,
-    Restarting,
-    Started,
-    Stop,
-    Stopped,
-)
 from switchyard.engine.schedule.alarms import ALARMS
 from switchyard.engine.stats import DeviceMemory, Occupancy, Stats, Totals
 from tests.engine.replicas.house import INFO
@@ -36,17 +17,17 @@ def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_h
     house = make_house(max_batch_size=2)
     first, second = house.links
     house.submit(*"abcdef")
-    first.tell(Started("a"), Started("c"), Chunk("a", "x", (1,)))
-    first.tell(Restarting("it was killed"))
-    [failed] = house.told(Failed)
+    first.tell(messages.Started("a"), messages.Started("c"), messages.Chunk("a", "x", (1,)))
+    first.tell(messages.Restarting("it was killed"))
+    [failed] = house.told(messages.Failed)
     assert failed.identifier == "a" and type(failed.error) is BatchFailed
     assert str(failed.error) == "it was killed"
-    assert house.told(PutBack) == [PutBack("c")]
+    assert house.told(messages.PutBack) == [messages.PutBack("c")]
     assert house.states == ["loading", "ready"]
     second.tell(finished(job("b"), 1), finished(job("d"), 1))
     assert second.jobs == ["b", "d", "c", "e"]  # it is due before those that came later
     assert {command.time for command in second.sent} == {0.0}  # as old as they are
-    first.tell(Loaded(INFO))
+    first.tell(messages.Loaded(INFO))
     assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
     assert caplog.text.count("serves, after this: it was killed") == 1
 
@@ -56,7 +37,7 @@ def test_a_replica_that_was_lost_is_known_for_no_page(make_house):
     first, second = house.links
     prompt = tuple(range(256))
     house.submit("a", prompt=prompt)
-    first.tell(finished(job("a"), 1), Restarting("it was killed"), Loaded(INFO))
+    first.tell(finished(job("a"), 1), messages.Restarting("it was killed"), messages.Loaded(INFO))
     house.submit("busy")
     house.submit("again", prompt=prompt)
     assert (first.jobs, second.jobs) == (["a", "busy"], ["again"])
@@ -67,10 +48,10 @@ def test_a_job_is_moved_once(make_house):
     house.submit("poison")
     for link in house.links[:2]:
         assert link.jobs == ["poison"]
-        link.tell(Restarting("it was killed"))
+        link.tell(messages.Restarting("it was killed"))
     assert house.links[2].jobs == []
-    assert house.told(PutBack) == [PutBack("poison")]
-    [failed] = house.told(Failed)
+    assert house.told(messages.PutBack) == [messages.PutBack("poison")]
+    [failed] = house.told(messages.Failed)
     assert failed.identifier == "poison"
 
 
@@ -78,12 +59,12 @@ def test_jobs_wait_while_the_only_replica_is_loaded_anew(make_house):
     house = make_house(number=1, max_batch_size=1)
     [link] = house.links
     house.submit("a", "b")
-    link.tell(Restarting("it was killed"))
+    link.tell(messages.Restarting("it was killed"))
     house.submit("c")
-    assert link.jobs == ["a"] and not house.told(Failed)
-    link.tell(Loaded(INFO))
+    assert link.jobs == ["a"] and not house.told(messages.Failed)
+    link.tell(messages.Loaded(INFO))
     assert link.jobs == ["a", "a"]
-    [state] = house.told(ReplicaStates)[-1].states
+    [state] = house.told(messages.ReplicaStates)[-1].states
     assert (state.num_restarts, state.num_hangs) == (1, 0)
     assert (state.status, state.reason, state.gpus) == ("ready", "", (0,))
 
@@ -92,23 +73,32 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
     house = make_house()
     first, second = house.links
     house.submit("a", "b")
-    first.tell(Started("a"), Hanging("it is silent"))
+    first.tell(messages.Started("a"), messages.Hanging("it is silent"))
     *_, abandon, fence = first.sent
-    assert isinstance(abandon, Abandon) and isinstance(fence, ListPending)
+    assert isinstance(abandon, messages.Abandon) and isinstance(fence, messages.ListPending)
     assert house.states == ["hanging", "ready"] and second.jobs == ["b", "a"]
-    assert [one.num_hangs for one in house.told(ReplicaStates)[-1].states] == [1, 0]
-    house.link.send(ListPending(1))
-    assert house.wait_for(PendingList).identifiers == ("b", "a")  # it begins again
+    assert [one.num_hangs for one in house.told(messages.ReplicaStates)[-1].states] == [1, 0]
+    house.link.send(messages.ListPending(1))
+    assert house.wait_for(messages.PendingList).identifiers == ("b", "a")  # it begins again
     # What it had begun before it read that, and its own recovery:
-    first.tell(Chunk("a", "late", (1,)), Recovering("x"), Recovered(), PendingList(99, ()))
-    first.tell(Failed("a", BatchFailed("late")))
-    assert house.states == ["hanging", "ready"] and not house.told(Chunk, Failed)
-    assert len(house.told(PendingList)) == 1  # it answers no question of a client
+    first.tell(
+        messages.Chunk("a", "late", (1,)),
+        messages.Recovering("x"),
+        messages.Recovered(),
+        messages.PendingList(99, ()),
+    )
+    first.tell(messages.Failed("a", BatchFailed("late")))
+    assert house.states == ["hanging", "ready"] and not house.told(messages.Chunk, messages.Failed)
+    assert len(house.told(messages.PendingList)) == 1  # it answers no question of a client
     house.submit("c")
     assert first.jobs == ["a"]
-    first.tell(Recovering("abandoned"), Recovered(), PendingList(fence.serial, ()))
+    first.tell(
+        messages.Recovering("abandoned"),
+        messages.Recovered(),
+        messages.PendingList(fence.serial, ()),
+    )
     assert house.states == ["ready", "ready"]
-    assert [one.reason for one in house.told(ReplicaStates)[-1].states] == ["", ""]
+    assert [one.reason for one in house.told(messages.ReplicaStates)[-1].states] == ["", ""]
     house.submit("d")
     assert first.jobs == ["a", "d"]
 
@@ -116,10 +106,10 @@ def test_a_replica_that_hangs_is_told_to_forget_and_gets_jobs_behind_its_answer(
 def test_none_gets_jobs_while_it_recovers(make_house):
     house = make_house()
     first, second = house.links
-    first.tell(Recovering("a step failed"))
+    first.tell(messages.Recovering("a step failed"))
     house.submit("a", "b")
     assert (first.jobs, second.jobs) == ([], ["a", "b"])
-    first.tell(Recovered())
+    first.tell(messages.Recovered())
     house.submit("c")
     assert first.jobs == ["c"]
 
@@ -129,16 +119,16 @@ def test_one_that_is_not_like_the_first_is_refused(make_house, monkeypatch):
     monkeypatch.setattr(ALARMS, "set", lambda seconds, call: tries.append(call))
     house = make_house(is_loaded=False)
     first, second = house.links
-    first.tell(Loaded(INFO))
-    second.tell(Loaded(replace(INFO, loras=("other",))))
-    assert second.sent == [Stop()]
-    second.tell(Stopped(None))
+    first.tell(messages.Loaded(INFO))
+    second.tell(messages.Loaded(replace(INFO, loras=("other",))))
+    assert second.sent == [messages.Stop()]
+    second.tell(messages.Stopped(None))
     house.submit("a", "b")
     assert first.jobs == ["a", "b"] and not tries
-    _, state = house.told(ReplicaStates)[-1].states
+    _, state = house.told(messages.ReplicaStates)[-1].states
     assert state.status == "stopped" and "it has loras ('other',)" in state.reason
-    first.tell(Stopped(DeviceLost("the device is lost")))
-    [end] = house.told(Stopped)
+    first.tell(messages.Stopped(DeviceLost("the device is lost")))
+    [end] = house.told(messages.Stopped)
     assert type(end.error) is DeviceLost
 
 
@@ -147,19 +137,19 @@ def test_one_that_can_not_load_is_tried_anew_while_there_are_others(make_house, 
     monkeypatch.setattr(ALARMS, "set", lambda seconds, call: waits.append((seconds, call)))
     house = make_house(is_loaded=False)
     first, second = house.links
-    first.tell(Stopped(ModelError("no room")))
-    assert not house.told(Stopped)
-    second.tell(Loaded(INFO))
+    first.tell(messages.Stopped(ModelError("no room")))
+    assert not house.told(messages.Stopped)
+    second.tell(messages.Loaded(INFO))
     for seconds in (5, 10, 20, 40, 80, 160, 300, 300):
         due, call = waits.pop()
         assert due == seconds and not waits
         call()
         assert house.links[-1].is_started and house.states[0] in ("stopped", "loading")
-        house.links[-1].tell(Stopped(ModelError("no room")))
+        house.links[-1].tell(messages.Stopped(ModelError("no room")))
     waits.pop()[1]()
-    house.links[-1].tell(Loaded(INFO))
+    house.links[-1].tell(messages.Loaded(INFO))
     assert house.states == ["ready", "ready"]
-    house.links[-1].tell(Stopped(ModelError("lost")))
+    house.links[-1].tell(messages.Stopped(ModelError("lost")))
     assert waits.pop()[0] == 5
 
 
@@ -169,10 +159,10 @@ def test_it_ends_with_its_last_replica(make_house, monkeypatch):
     house = make_house()
     first, second = house.links
     house.submit("a")
-    first.tell(Stopped(DeviceLost("one")))
-    assert not house.told(Stopped)
-    second.tell(Stopped(DeviceLost("two")))
-    [end] = house.told(Stopped)
+    first.tell(messages.Stopped(DeviceLost("one")))
+    assert not house.told(messages.Stopped)
+    second.tell(messages.Stopped(DeviceLost("two")))
+    [end] = house.told(messages.Stopped)
     assert str(end.error) == "two"
     for call in waits:
         call()
@@ -183,15 +173,15 @@ def test_once_it_is_to_stop_no_job_is_moved_and_no_end_is_an_error(make_house):
     house = make_house()
     first, second = house.links
     house.submit("a")
-    house.link.send(Stop())
-    told = len(house.told(ReplicaStates))
-    first.tell(Restarting("it was killed"))
-    [failed] = house.told(Failed)
+    house.link.send(messages.Stop())
+    told = len(house.told(messages.ReplicaStates))
+    first.tell(messages.Restarting("it was killed"))
+    [failed] = house.told(messages.Failed)
     assert failed.identifier == "a" and second.jobs == []
     for link in house.links:
-        link.tell(Stopped(DeviceLost("the device is lost")))
-    assert house.told(Stopped) == [Stopped(None)]
-    assert len(house.told(ReplicaStates)) == told
+        link.tell(messages.Stopped(DeviceLost("the device is lost")))
+    assert house.told(messages.Stopped) == [messages.Stopped(None)]
+    assert len(house.told(messages.ReplicaStates)) == told
 
 
 def test_all_replicas_together_are_waited_for_so_long(make_house, monkeypatch):
@@ -215,37 +205,43 @@ def test_a_client_that_has_seen_logprobs_of_its_prompt_sees_them_once(make_house
     house = make_house()
     first, second = house.links
     house.submit("a")
-    first.tell(Started("a"), PromptLogprobs("a", ()), Restarting("it was killed"))
-    assert [event.identifier for event in house.told(Failed)] == ["a"] and second.jobs == []
+    first.tell(
+        messages.Started("a"),
+        messages.PromptLogprobs("a", ()),
+        messages.Restarting("it was killed"),
+    )
+    assert [event.identifier for event in house.told(messages.Failed)] == [
+        "a"
+    ] and second.jobs == []
 
 
 def test_a_job_that_is_put_back_has_a_place_again(make_house):
     house = make_house(number=1)
     [link] = house.links
     house.submit("a")
-    link.tell(Started("a"), PutBack("a"))
-    house.link.send(ListPending(1))
-    assert house.wait_for(PendingList).identifiers == ("a",)
+    link.tell(messages.Started("a"), messages.PutBack("a"))
+    house.link.send(messages.ListPending(1))
+    assert house.wait_for(messages.PendingList).identifiers == ("a",)
 
 
 def test_a_job_that_was_cancelled_amid_its_text_ends_with_its_replica(make_house):
     """Its end would say that there was no text."""
     house = make_house()
     house.submit("a")
-    house.links[0].tell(Chunk("a", "x", (1,)))
-    house.link.send(Cancel("a"))
-    house.links[0].tell(Restarting("it was killed"))
-    assert [event.identifier for event in house.told(Failed)] == ["a"]
-    assert not house.told(Finished)
+    house.links[0].tell(messages.Chunk("a", "x", (1,)))
+    house.link.send(messages.Cancel("a"))
+    house.links[0].tell(messages.Restarting("it was killed"))
+    assert [event.identifier for event in house.told(messages.Failed)] == ["a"]
+    assert not house.told(messages.Finished)
 
 
 def test_a_cancelled_job_is_not_begun_anew_elsewhere(make_house):
     house = make_house()
     first, second = house.links
     house.submit("a", "b")
-    house.link.send(Cancel("a"))
-    first.tell(Restarting("it was killed"))
-    assert house.told(Finished) == [Finished("a", "cancelled", 3, 0, 0)]
+    house.link.send(messages.Cancel("a"))
+    first.tell(messages.Restarting("it was killed"))
+    assert house.told(messages.Finished) == [messages.Finished("a", "cancelled", 3, 0, 0)]
     assert second.jobs == ["b"]
 
 
@@ -269,15 +265,15 @@ def test_numbers_are_those_of_all_and_go_on_over_a_restart(make_house):
     assert told.totals.new_tokens == 7
     assert (told.num_active, told.num_pending) == (2, 4)
     assert told.occupancy == Occupancy(4, 6, (memory, memory))
-    first.tell(Restarting("it was killed"))
+    first.tell(messages.Restarting("it was killed"))
     told = house.told(Stats)[-1]  # the first loads, and holds nothing
     assert (told.totals.new_tokens, told.num_active) == (7, 1)
     assert told.occupancy == Occupancy(3, 4, (memory,))
     second.tell(Stats(2.5, Totals(new_tokens=4)))
     first.tell(Stats(3.0, Totals(new_tokens=1), began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 8
-    first.tell(Restarting("the connection was lost, and it was not"))
+    first.tell(messages.Restarting("the connection was lost, and it was not"))
     first.tell(Stats(4.0, Totals(new_tokens=3), num_active=1, began=2.5))
     assert house.told(Stats)[-1].totals.new_tokens == 10
-    first.tell(Stopped(DeviceLost("the device is lost")))
+    first.tell(messages.Stopped(DeviceLost("the device is lost")))
     assert house.told(Stats)[-1].num_active == 0

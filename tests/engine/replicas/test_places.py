@@ -5,19 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from switchyard.engine import messages
 from switchyard.engine.config import Lora, ModelConfig
 from switchyard.engine.errors import ModelError
-from switchyard.engine.messages import (
-    Cancel,
-    Finished,
-    ListPending,
-    Loaded,
-    LoadProgress,
-    PendingList,
-    Started,
-    Stop,
-    Stopped,
-)
 from tests.engine.replicas.house import INFO
 from tests.scripted import finished, job
 
@@ -26,14 +16,14 @@ def test_it_is_loaded_with_its_first_replica(make_house):
     house = make_house(is_loaded=False)
     house.submit("early")
     first, second = house.links
-    first.tell(LoadProgress(0.5))
-    second.tell(LoadProgress(0.25))
-    assert [event.share for event in house.told(LoadProgress)] == [0.5, 0.5]
-    second.tell(Loaded(INFO))
-    assert house.told(Loaded) == [Loaded(INFO)]
+    first.tell(messages.LoadProgress(0.5))
+    second.tell(messages.LoadProgress(0.25))
+    assert [event.share for event in house.told(messages.LoadProgress)] == [0.5, 0.5]
+    second.tell(messages.Loaded(INFO))
+    assert house.told(messages.Loaded) == [messages.Loaded(INFO)]
     assert (first.jobs, second.jobs) == ([], ["early"])
-    first.tell(LoadProgress(0.75), Loaded(INFO))
-    assert len(house.told(Loaded)) == 1 and len(house.told(LoadProgress)) == 2
+    first.tell(messages.LoadProgress(0.75), messages.Loaded(INFO))
+    assert len(house.told(messages.Loaded)) == 1 and len(house.told(messages.LoadProgress)) == 2
     assert house.states == ["ready", "ready"]
 
 
@@ -42,7 +32,7 @@ def test_jobs_go_where_there_are_fewest_and_wait_here_for_a_place(make_house):
     house.submit(*"abcdef")
     first, second = house.links
     assert (first.jobs, second.jobs) == (["a", "c"], ["b", "d"])
-    second.tell(Started("b"), Finished("b", "stop", 3, 1, 0))
+    second.tell(messages.Started("b"), messages.Finished("b", "stop", 3, 1, 0))
     assert second.jobs == ["b", "d", "e"] and first.jobs == ["a", "c"]
 
 
@@ -62,16 +52,16 @@ def test_a_job_for_which_a_replica_has_no_pages_waits_here(make_house):
     [link] = house.links
     long = {"max_new_tokens": 2000, "usual_tokens": 2000}
     house.submit("large", **long)
-    link.tell(Started("large"))
+    link.tell(messages.Started("large"))
     house.submit("as large", **long)
-    link.tell(Started("as large"))  # they have a prompt in common
+    link.tell(messages.Started("as large"))  # they have a prompt in common
     house.submit("third", **long)
     assert link.jobs == ["large", "as large", "third"]
     house.submit("fourth", **long)
     assert link.jobs == ["large", "as large", "third"]  # whose turn is not told yet
     link.tell(finished(job("large"), 1))
     assert link.jobs == ["large", "as large", "third"]
-    link.tell(Started("third"))
+    link.tell(messages.Started("third"))
     assert link.jobs == ["large", "as large", "third", "fourth"]
 
 
@@ -93,7 +83,7 @@ def test_pages_go_where_they_have_been_seen_within_a_bound(make_house):
 def test_pages_of_guesses_count_before_a_job_starts(make_house):
     house = make_house(number=1, is_loaded=False)
     [link] = house.links
-    link.tell(Loaded(replace(INFO, num_pages=2, num_draft_tokens=5)))
+    link.tell(messages.Loaded(replace(INFO, num_pages=2, num_draft_tokens=5)))
     house.submit("small", max_new_tokens=100)
     house.submit("waits", max_new_tokens=250, usual_tokens=250)  # a page, and with guesses a second
     assert link.jobs == ["small"]
@@ -104,7 +94,7 @@ def test_a_replica_is_known_for_the_pages_that_it_saw_last(make_house):
     house = make_house(is_loaded=False)
     first, second = house.links
     for link in house.links:
-        link.tell(Loaded(replace(INFO, num_pages=4)))
+        link.tell(messages.Loaded(replace(INFO, num_pages=4)))
     kept, old, new = (tuple(range(i, i + 512)) for i in (0, 600, 1200))
     for i, prompt in enumerate((kept, old, kept, new)):
         house.submit(f"{i}", prompt=prompt)
@@ -118,32 +108,34 @@ def test_a_replica_is_known_for_the_pages_that_it_saw_last(make_house):
 
 def test_all_are_told_to_stop(make_house):
     house = make_house()
-    house.link.send(Stop())
+    house.link.send(messages.Stop())
     for link in house.links:
-        assert link.sent == [Stop()]
-        link.tell(Stopped(None))
-    assert house.told(Stopped) == [Stopped(None)]
+        assert link.sent == [messages.Stop()]
+        link.tell(messages.Stopped(None))
+    assert house.told(messages.Stopped) == [messages.Stopped(None)]
 
 
 def test_what_waits_is_listed_behind_what_has_not_begun(make_house):
     house = make_house(max_batch_size=2)
     house.submit(*"abcdef")
-    house.links[0].tell(Started("a"))
-    house.link.send(ListPending(7))
-    assert house.wait_for(PendingList) == PendingList(7, ("c", "b", "d", "e", "f"))
+    house.links[0].tell(messages.Started("a"))
+    house.link.send(messages.ListPending(7))
+    assert house.wait_for(messages.PendingList) == messages.PendingList(
+        7, ("c", "b", "d", "e", "f")
+    )
 
 
 def test_a_job_that_waits_is_cancelled_here_and_one_at_work_there(make_house):
     house = make_house(max_batch_size=1)
     first, second = house.links
     house.submit(*"abc")
-    house.link.send(Cancel("c"))
-    assert house.wait_for(Finished) == Finished("c", "cancelled", 3, 0, 0)
-    house.link.send(Cancel("a"))
-    house.link.send(Cancel("unknown"))
-    assert first.sent[-1] == Cancel("a") and len(second.sent) == 1
-    first.tell(Finished("a", "cancelled", 3, 0, 0))
-    assert [event.identifier for event in house.told(Finished)] == ["c", "a"]
+    house.link.send(messages.Cancel("c"))
+    assert house.wait_for(messages.Finished) == messages.Finished("c", "cancelled", 3, 0, 0)
+    house.link.send(messages.Cancel("a"))
+    house.link.send(messages.Cancel("unknown"))
+    assert first.sent[-1] == messages.Cancel("a") and len(second.sent) == 1
+    first.tell(messages.Finished("a", "cancelled", 3, 0, 0))
+    assert [event.identifier for event in house.told(messages.Finished)] == ["c", "a"]
 
 
 @pytest.mark.parametrize(
@@ -169,5 +161,5 @@ def test_the_setting_says_when_a_lower_priority_has_its_turn(make_house, factor,
     house.submit(*(f"u{i}" for i in range(5)), priority=1)
     [link] = house.links
     for name in order[:-1]:
-        link.tell(Started(name), finished(job(name), 1))
+        link.tell(messages.Started(name), finished(job(name), 1))
     assert link.jobs[: len(order)] == order

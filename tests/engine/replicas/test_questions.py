@@ -4,16 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from switchyard.engine import messages
 from switchyard.engine.links import questions
 from switchyard.engine.links.questions import Questions
-from switchyard.engine.messages import (
-    Hanging,
-    JobList,
-    JobState,
-    ListJobs,
-    ListPending,
-    PendingList,
-)
 
 
 @pytest.fixture
@@ -23,7 +16,7 @@ def asked(make_house):
     def ask(*serials, **more):
         house = make_house(**more)
         for serial in serials:
-            house.link.send(ListJobs(serial))
+            house.link.send(messages.ListJobs(serial))
         return house
 
     return ask
@@ -31,36 +24,36 @@ def asked(make_house):
 
 def test_a_list_of_jobs_needs_no_replica_that_is_not_ready(asked):
     house = asked(7, is_loaded=False)
-    assert house.wait_for(JobList) == JobList(7, ())
+    assert house.wait_for(messages.JobList) == messages.JobList(7, ())
     one_hangs = asked()
     first, second = one_hangs.links
-    first.tell(Hanging("it is silent"))
-    one_hangs.link.send(ListJobs(8))
-    assert ListJobs(8) not in first.sent and second.sent[-1] == ListJobs(8)
+    first.tell(messages.Hanging("it is silent"))
+    one_hangs.link.send(messages.ListJobs(8))
+    assert messages.ListJobs(8) not in first.sent and second.sent[-1] == messages.ListJobs(8)
 
 
 def test_what_waits_for_a_shared_engine_that_is_away_is_told_here():
     away = SimpleNamespace(status="loading", unstarted=["a"])
-    [answer] = Questions(is_one_queue=True).ask(ListPending(7), [away], ("b", "c"))
-    assert answer == PendingList(7, ("a", "b", "c"))
+    [answer] = Questions(is_one_queue=True).ask(messages.ListPending(7), [away], ("b", "c"))
+    assert answer == messages.PendingList(7, ("a", "b", "c"))
 
 
 def test_the_oldest_question_gives_way_where_too_many_are_open(asked, monkeypatch):
     monkeypatch.setattr(questions, "MAX_OPEN", 2)
     house = asked(1, 2, 3)
     for link in house.links:
-        link.tell(JobList(1, ()), JobList(2, ()), JobList(3, ()))
-    assert [answer.serial for answer in house.told(JobList)] == [2, 3]
+        link.tell(messages.JobList(1, ()), messages.JobList(2, ()), messages.JobList(3, ()))
+    assert [answer.serial for answer in house.told(messages.JobList)] == [2, 3]
 
 
 def test_a_list_has_the_jobs_of_all_replicas_once_the_last_has_answered(asked):
     def state(identifier):
-        return JobState(identifier, "decode", None, 1, 2, 3.0, 1, 0, "", "", "")
+        return messages.JobState(identifier, "decode", None, 1, 2, 3.0, 1, 0, "", "", "")
 
     house = asked(7)
     first, second = house.links
-    first.tell(JobList(7, (state("a-0"), state("a-1"))))
-    assert not house.told(JobList)
-    second.tell(JobList(7, (state("b-0"),)))
-    told = house.wait_for(JobList)
+    first.tell(messages.JobList(7, (state("a-0"), state("a-1"))))
+    assert not house.told(messages.JobList)
+    second.tell(messages.JobList(7, (state("b-0"),)))
+    told = house.wait_for(messages.JobList)
     assert {one.identifier for one in told.jobs} == {"a-0", "a-1", "b-0"}
