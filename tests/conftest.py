@@ -8,6 +8,7 @@ import os
 import pathlib
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -194,6 +195,15 @@ def model_path(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("models") / "tiny")
     make_model(path, "--num-layers", "2")
     return path
+
+
+@pytest.fixture
+def ends():
+    """Both ends of a connection."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(20)
+    with ours, theirs:
+        yield ours, theirs
 
 
 def pytest_addoption(parser):

@@ -15,9 +15,6 @@ from tests.scripted import ScriptedBackend
 # What only shows the contract.
 OWN = {f"switchyard_api.switchyard_docs.{name}" for name in ("openapi", "to_docs", "docs", "asset")}
 OWN |= {f"switchyard_api.switchyard_ui.{name}" for name in ("asset", "watch")}  # only the page asks
-OWN |= {
-    f"switchyard_api.switchyard_ui.{name}" for name in ("asset", "watch")
-}  # what only the page asks
 
 
 @pytest.fixture

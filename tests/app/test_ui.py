@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import socket
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -178,15 +177,6 @@ def test_places_are_as_many_as_the_setting_and_the_server_say():
     assert [places.enter(9) for _ in range(3)] == [True, True, False]
     places.leave()
     assert not places.enter(1) and places.enter(2)
-
-
-@pytest.fixture
-def ends():
-    """Both ends of a connection."""
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(20)
-    with ours, theirs:
-        yield ours, theirs
 
 
 @pytest.mark.parametrize(("error", "last"), [(None, b"0\r\n\r\n"), (ClientGone(), b"")])

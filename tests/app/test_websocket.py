@@ -48,11 +48,9 @@ class Joined:
 
 
 @pytest.fixture
-def pair():
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(20)
-    with ours, theirs:
-        yield Slow(ours), theirs
+def pair(ends):
+    ours, theirs = ends
+    return Slow(ours), theirs
 
 
 def events_from(client, theirs):
@@ -141,9 +139,9 @@ class Halting(socket.socket):
         self.send(data[len(data) // 2 :])
 
 
-def test_what_two_threads_write_does_not_mix():
-    ours, theirs = socket.socketpair()
-    with Halting(ours) as halting, theirs:
+def test_what_two_threads_write_does_not_mix(ends):
+    ours, theirs = ends
+    with Halting(ours) as halting:
         shared = SharedSocket(halting)
         other = threading.Thread(target=lambda: halting.has_begun.wait(20) and shared.send(b"bb"))
         other.start()

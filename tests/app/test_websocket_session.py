@@ -38,14 +38,6 @@ def headers_of(**more):
     return handshake(wsproto.WSConnection(wsproto.ConnectionType.CLIENT), **more)
 
 
-@pytest.fixture
-def pair():
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(20)
-    with ours, theirs:
-        yield ours, theirs
-
-
 def refused(client, ours):
     """The status and code of a refusal before the handshake."""
     shown = {"werkzeug.socket": ours}
@@ -53,17 +45,17 @@ def refused(client, ours):
     return response.status_code, response.json and response.json["error"]["code"]
 
 
-def test_a_server_that_drains_opens_no_more(serve, pair):
+def test_a_server_that_drains_opens_no_more(serve, ends):
     client = serve()
     assert events(client.post("/v1/model/load", json={"name": "second"}))  # is on demand
     client.models.drain()
-    pair[1].shutdown(socket.SHUT_WR)
-    assert refused(client, pair[0]) == (503, "overloaded")
+    ends[1].shutdown(socket.SHUT_WR)
+    assert refused(client, ends[0]) == (503, "overloaded")
 
 
-def test_a_model_that_is_there_from_the_start_must_be_ready(loading, pair):
-    pair[1].shutdown(socket.SHUT_WR)
-    assert refused(loading(), pair[0]) == (503, "overloaded")
+def test_a_model_that_is_there_from_the_start_must_be_ready(loading, ends):
+    ends[1].shutdown(socket.SHUT_WR)
+    assert refused(loading(), ends[0]) == (503, "overloaded")
 
 
 def test_a_model_that_is_loaded_on_demand_need_not(serve, connect):
@@ -82,8 +74,8 @@ def test_a_server_that_shows_no_socket_says_so(serve):
     assert "no socket" in error["message"]
 
 
-def test_messages_are_not_compressed(serve, pair):
-    ours, theirs = pair
+def test_messages_are_not_compressed(serve, ends):
+    ours, theirs = ends
     headers = headers_of(extensions=[PerMessageDeflate()])
     assert "Sec-WebSocket-Extensions" in headers
     theirs.shutdown(socket.SHUT_WR)  # it leaves at once

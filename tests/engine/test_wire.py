@@ -2,7 +2,6 @@
 
 import dataclasses
 import pickle
-import socket
 
 import pytest
 
@@ -18,9 +17,9 @@ def frame(message):
 
 
 @pytest.fixture
-def ends():
-    here, there = socket.socketpair()
-    with here, Wire(there) as there:
+def ends(ends):
+    here, there = ends
+    with Wire(there) as there:
         yield here, there
 
 

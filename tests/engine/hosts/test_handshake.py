@@ -21,14 +21,6 @@ from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of
 HELLO, WELCOME = Hello(1, FINGERPRINT), Welcome(2)
 
 
-@pytest.fixture
-def pair():
-    """Both ends of a connection."""
-    here, there = socket.socketpair()
-    with here, there:
-        yield here, there
-
-
 @contextlib.contextmanager
 def beside(run):
     """Runs `run` on a thread, and raises what it raises."""
@@ -73,15 +65,15 @@ def introduced(data, nonces, key=KEY, purpose=b"hello\0"):
     return len(data).to_bytes(2, "big") + proof + data
 
 
-def test_a_server_says_what_an_engine_of_another_version_speaks(pair):
-    here, there = pair
+def test_a_server_says_what_an_engine_of_another_version_speaks(ends):
+    here, there = ends
     there.sendall(hello_of(handshake.PROTOCOL + 1))
     with pytest.raises(Stranger, match="protocol 6, but this one uses 5: server and"):
         meet_as_server(here, KEY)
 
 
-def test_a_server_takes_no_engine_that_echoes_its_own_proof(pair):
-    here, there = pair
+def test_a_server_takes_no_engine_that_echoes_its_own_proof(ends):
+    here, there = ends
 
     def echo():
         there.sendall(there.recv(44))
@@ -92,29 +84,28 @@ def test_a_server_takes_no_engine_that_echoes_its_own_proof(pair):
 
 
 @pytest.mark.parametrize("meet", [meet_as_server, meet_as_engine])
-def test_a_handshake_whose_time_is_over_ends_in_order(meet, monkeypatch):
+def test_a_handshake_whose_time_is_over_ends_in_order(meet, ends, monkeypatch):
     monkeypatch.setattr(handshake, "TIMEOUT", 0.0)
-    here, there = socket.socketpair()
-    with here, there, pytest.raises(TimeoutError):
-        meet(here, b"")
+    with pytest.raises(TimeoutError):
+        meet(ends[0], b"")
 
 
-def test_a_connection_is_waited_for_without_end_after_its_handshake(pair):
-    here, there = pair
+def test_a_connection_is_waited_for_without_end_after_its_handshake(ends):
+    here, there = ends
     met(KEY, here, there)
     assert here.gettimeout() is None and there.gettimeout() is None
 
 
-def test_an_engine_refuses_a_server_with_another_key_and_proves_nothing_to_it(pair):
-    here, there = pair
+def test_an_engine_refuses_a_server_with_another_key_and_proves_nothing_to_it(ends):
+    here, there = ends
     there.sendall(hello_of(handshake.PROTOCOL) + introduced(b"{}", bytes(64), b"x" * 32))
     with pytest.raises(Stranger, match="the server has a different key"):
         meet_as_engine(here, KEY)
     assert there.recv(4096)[44 + 2 :].startswith(bytes(32) + b"{")
 
 
-def test_another_service_is_no_switchyard(pair):
-    here, there = pair
+def test_another_service_is_no_switchyard(ends):
+    here, there = ends
     there.sendall(handshake._GREETING.pack(b"another", handshake.PROTOCOL, bytes(32)))
     with pytest.raises(Stranger, match="not Switchyard"):
         meet_as_engine(here, KEY)
@@ -135,9 +126,9 @@ def test_another_service_is_no_switchyard(pair):
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_hello_that_is_none_is_refused(pair, data, says):
+def test_a_hello_that_is_none_is_refused(ends, data, says):
     """From a server that has the key."""
-    here, there = pair
+    here, there = ends
 
     def come():
         nonces = bytes(32) + there.recv(44)[-32:]  # its own
@@ -160,9 +151,9 @@ class Trickle(socket.socket):
         return super().recv(min(size, 10))
 
 
-def test_a_handshake_in_small_parts_succeeds_within_one_time_limit():
-    here, there = socket.socketpair()
-    with Trickle(fileno=here.detach()) as trickle, there:
+def test_a_handshake_in_small_parts_succeeds_within_one_time_limit(ends):
+    here, there = ends
+    with Trickle(fileno=here.detach()) as trickle:
         with beside(lambda: meet_as_engine(trickle, KEY)):
             assert meet_as_server(there, KEY)[0] == WELCOME
         assert len(trickle.left) > 14
@@ -170,9 +161,9 @@ def test_a_handshake_in_small_parts_succeeds_within_one_time_limit():
 
 
 @pytest.mark.parametrize("forge", ["added", "changed", "repeated", "left out", "turned round"])
-def test_a_relay_between_two_ends_with_the_key_adds_no_message(pair, forge, caplog):
+def test_a_relay_between_two_ends_with_the_key_adds_no_message(ends, forge, caplog):
     """It has passed on all of a handshake, and knows all that has crossed."""
-    here, there = pair
+    here, there = ends
     seals, engine_seals = met(KEY, here, there)
     with Wire(here, seals) as server, Wire(there, engine_seals) as engine:
         engine.send("first")

@@ -230,11 +230,9 @@ def test_a_front_end_that_reads_nothing_holds_up_nobody_and_is_ended(house):
     assert "much" not in backend.active
 
 
-def test_a_write_to_a_front_end_has_the_limit_of_a_silence():
-    here, there = socket.socketpair()
-    with here, there:
-        FrontEnd(here, None, 1, 2.5, None, None)
-        limit = here.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+def test_a_write_to_a_front_end_has_the_limit_of_a_silence(ends):
+    FrontEnd(ends[0], None, 1, 2.5, None, None)
+    limit = ends[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
     assert struct.unpack("ll", limit) == (2, 500_000)
 
 

@@ -1,45 +1,22 @@
 """What a shared engine tells its servers, over a link whose every event a test decides."""
 
-import socket
 import threading
 import time
 
 import pytest
 
+from switchyard.engine import messages
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import BatchFailed
 from switchyard.engine.links.hosts import front_end
 from switchyard.engine.links.hosts.host import DRAINS, Host
 from switchyard.engine.links.wire import Wire
-from switchyard.engine.messages import (
-    Abandon,
-    Cancel,
-    Chunk,
-    Finished,
-    Hanging,
-    JobList,
-    JobState,
-    ListJobs,
-    ListPending,
-    Loaded,
-    LoadProgress,
-    ModelInfo,
-    PendingList,
-    Recovered,
-    Recovering,
-    ReplicaState,
-    ReplicaStates,
-    Started,
-    Stop,
-    Stopped,
-    Submit,
-)
 from switchyard.engine.stats import Stats
 from tests.engine.hosts.house import FINGERPRINT, connected, received
 from tests.scripted import finished, job
 
-INFO = ModelInfo(2048, 4096, 256, 64, "scripted")
-LOADED = Loaded(INFO)
+INFO = messages.ModelInfo(2048, 4096, 256, 64, "scripted")
+LOADED = messages.Loaded(INFO)
 
 
 class ToldLink:
@@ -59,8 +36,8 @@ class ToldLink:
         with self.changed:
             self.sent.append(command)
             self.changed.notify_all()
-        if isinstance(command, Stop):
-            self.deliver([*self.last, Stopped(None)])
+        if isinstance(command, messages.Stop):
+            self.deliver([*self.last, messages.Stopped(None)])
 
     def join(self, timeout=None):
         return self.has_ended
@@ -86,13 +63,13 @@ class Shared:
 
     def has_taken(self, wire, serial):
         """All that `wire` has sent so far: it asks as the `serial`th question of all."""
-        wire.send(ListPending(1000 + serial))
-        self.link.wait_for(ListPending(serial))
-        self.link.deliver([PendingList(serial, ())])
-        return told_until(wire, PendingList)
+        wire.send(messages.ListPending(1000 + serial))
+        self.link.wait_for(messages.ListPending(serial))
+        self.link.deliver([messages.PendingList(serial, ())])
+        return told_until(wire, messages.PendingList)
 
     def submit(self, wire, serial, name="a"):
-        wire.send(Submit(job(name), 0.0))
+        wire.send(messages.Submit(job(name), 0.0))
         self.has_taken(wire, serial)
 
     def end_cancelled(self, wire):
@@ -111,7 +88,7 @@ def shared(model_path, tmp_path):
         if events:
             one.link.deliver(list(events))
             with one.connected() as wire:
-                told_until(wire, Loaded)  # jobs that come before are refused
+                told_until(wire, messages.Loaded)  # jobs that come before are refused
         return one
 
     yield make
@@ -143,23 +120,23 @@ def rest_of(wire):
 
 def replica(status, reason="", **more):
     fields = {"num_jobs": 0, "gpus": (), "at": "", "pid": 1, "num_restarts": 0, "num_hangs": 0}
-    return ReplicaState(status=status, reason=reason, **(fields | more))
+    return messages.ReplicaState(status=status, reason=reason, **(fields | more))
 
 
-ALL_HANG = ReplicaStates((replica("hanging", "stuck"), replica("hanging", "stuck")))
-ONE_IS_READY = ReplicaStates((replica("ready"), replica("hanging", "stuck")))
+ALL_HANG = messages.ReplicaStates((replica("hanging", "stuck"), replica("hanging", "stuck")))
+ONE_IS_READY = messages.ReplicaStates((replica("ready"), replica("hanging", "stuck")))
 
 
 @pytest.mark.parametrize(
     ("before", "greeting"),
     [
-        ([LoadProgress(0.5)], [LoadProgress(0.5)]),
+        ([messages.LoadProgress(0.5)], [messages.LoadProgress(0.5)]),
         ([LOADED], [LOADED]),
-        ([LOADED, Recovering("broken")], [LOADED, Recovering("broken")]),
-        ([LOADED, Recovering("broken"), Recovered()], [LOADED]),
-        ([LOADED, Hanging("stuck")], [LOADED, Hanging("stuck")]),
-        ([LOADED, Hanging("stuck"), Recovered()], [LOADED]),
-        ([LOADED, ALL_HANG], [LOADED, Hanging("stuck")]),
+        ([LOADED, messages.Recovering("broken")], [LOADED, messages.Recovering("broken")]),
+        ([LOADED, messages.Recovering("broken"), messages.Recovered()], [LOADED]),
+        ([LOADED, messages.Hanging("stuck")], [LOADED, messages.Hanging("stuck")]),
+        ([LOADED, messages.Hanging("stuck"), messages.Recovered()], [LOADED]),
+        ([LOADED, ALL_HANG], [LOADED, messages.Hanging("stuck")]),
         ([LOADED, ALL_HANG, ONE_IS_READY], [LOADED]),
     ],
 )
@@ -176,7 +153,7 @@ def test_a_server_that_comes_later_is_told_how_things_are(shared, before, greeti
 
 def test_a_server_that_comes_later_has_the_numbers_so_far(one):
     with one.connected() as first:
-        told_until(first, Loaded)
+        told_until(first, messages.Loaded)
         one.link.deliver([Stats(1.0, num_active=5)])
         *_, early = told_until(first, Stats)
         with one.connected() as late:
@@ -189,26 +166,26 @@ def test_a_server_that_comes_while_the_engine_drains_is_told_so(one):
         one.submit(first, 1)
         closing = threading.Thread(target=one.host.close, args=(20.0, 20.0))
         closing.start()
-        assert told_until(first, Recovering)[-1] == Recovering(DRAINS)
+        assert told_until(first, messages.Recovering)[-1] == messages.Recovering(DRAINS)
         with one.connected() as late:
-            assert told_until(late, Recovering) == [LOADED, Recovering(DRAINS)]
+            assert told_until(late, messages.Recovering) == [LOADED, messages.Recovering(DRAINS)]
             # It drains all the same:
-            one.link.deliver([Recovered(), ALL_HANG, ONE_IS_READY, Stats(1.0)])
+            one.link.deliver([messages.Recovered(), ALL_HANG, ONE_IS_READY, Stats(1.0)])
             assert [type(event) for event in told_until(late, Stats)] == [Stats]
-            assert Stop() not in one.link.sent  # not before its job has ended
+            assert messages.Stop() not in one.link.sent  # not before its job has ended
             one.link.deliver([finished(job("a"), 0)])
-            assert rest_of(late) == [Stopped(None)]
-        assert rest_of(first)[-2:] == [finished(job("a"), 0), Stopped(None)]
+            assert rest_of(late) == [messages.Stopped(None)]
+        assert rest_of(first)[-2:] == [finished(job("a"), 0), messages.Stopped(None)]
     closing.join(20)
 
 
 def test_trouble_of_all_replicas_is_told_once_and_its_end_too(one):
     """One of several that hangs is the host's own affair."""
     with one.connected() as wire:
-        told_until(wire, Loaded)
+        told_until(wire, messages.Loaded)
         one.link.deliver([ONE_IS_READY, ALL_HANG, ALL_HANG, ONE_IS_READY, ONE_IS_READY, Stats(1.0)])
         *told, _ = told_until(wire, Stats)
-    assert told == [Recovering("stuck"), Recovered()]
+    assert told == [messages.Recovering("stuck"), messages.Recovered()]
 
 
 def test_what_was_told_before_a_hang_comes_before_it(one):
@@ -216,24 +193,26 @@ def test_what_was_told_before_a_hang_comes_before_it(one):
     with one.connected() as ann, one.connected() as bob:
         for serial, (name, wire) in enumerate((("ann", ann), ("bob", bob)), 1):
             one.submit(wire, serial, name)
-        texts = [Chunk(name, "x", (1,)) for name in ("ann", "bob", "ann")]
-        one.link.deliver([*texts, Hanging("stuck"), Chunk("ann", "y", (1,)), Stats(1.0)])
+        texts = [messages.Chunk(name, "x", (1,)) for name in ("ann", "bob", "ann")]
+        one.link.deliver(
+            [*texts, messages.Hanging("stuck"), messages.Chunk("ann", "y", (1,)), Stats(1.0)]
+        )
         *told, _ = told_until(ann, Stats)
-        assert told == [texts[0], texts[2], Hanging("stuck")]
+        assert told == [texts[0], texts[2], messages.Hanging("stuck")]
         *told, _ = told_until(bob, Stats)
-        assert told == [texts[1], Hanging("stuck")]
-    assert one.link.sent.count(Abandon()) == 1 and one.host.num_jobs == 0
+        assert told == [texts[1], messages.Hanging("stuck")]
+    assert one.link.sent.count(messages.Abandon()) == 1 and one.host.num_jobs == 0
 
 
 def test_a_job_that_waits_for_its_lost_one_can_be_cancelled(one):
     with one.connected() as old, one.connected() as new:
         one.submit(old, 1)
-        new.send(Submit(job("a"), 0.0))
-        new.send(Cancel("a"))
+        new.send(messages.Submit(job("a"), 0.0))
+        new.send(messages.Cancel("a"))
         told = one.has_taken(new, 2)
-        assert Finished("a", "cancelled", 3, 0, 0) in told
+        assert messages.Finished("a", "cancelled", 3, 0, 0) in told
         one.end_cancelled(new)
-    assert [type(command) for command in one.link.sent].count(Submit) == 1
+    assert [type(command) for command in one.link.sent].count(messages.Submit) == 1
 
 
 def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(one):
@@ -241,12 +220,12 @@ def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(one):
         one.submit(old, 1)
         with one.connected() as new:
             one.submit(new, 2)
-            assert one.link.sent.count(Cancel("a")) == 1
+            assert one.link.sent.count(messages.Cancel("a")) == 1
         deadline = time.monotonic() + 20  # nothing tells that it has left
         while one.host._again and time.monotonic() < deadline:
             time.sleep(0.01)
         one.end_cancelled(old)
-    assert [type(command) for command in one.link.sent].count(Submit) == 1
+    assert [type(command) for command in one.link.sent].count(messages.Submit) == 1
 
 
 def test_a_job_that_waits_for_its_lost_one_outlives_other_servers(one):
@@ -255,23 +234,25 @@ def test_a_job_that_waits_for_its_lost_one_outlives_other_servers(one):
             one.submit(wire, serial)
         with one.connected() as other:
             one.submit(other, 3, "b")
-        one.link.wait_for(Cancel("b"))  # it has left
+        one.link.wait_for(messages.Cancel("b"))  # it has left
         one.end_cancelled(new)
-    jobs = [command.job.identifier for command in one.link.sent if isinstance(command, Submit)]
+    jobs = [
+        command.job.identifier for command in one.link.sent if isinstance(command, messages.Submit)
+    ]
     assert jobs == ["a", "b", "a"]
 
 
 def test_a_job_is_as_old_as_its_server_says(one):
     """The clock of another machine may be anywhere."""
     with one.connected() as wire:
-        wire.send(Submit(job("a"), 100.0))
-        wire.send(ListJobs(7))
-        one.link.wait_for(ListPending(1))
-        one.link.deliver([Started("a"), PendingList(1, ())])
-        *_, answer = told_until(wire, JobList)
+        wire.send(messages.Submit(job("a"), 100.0))
+        wire.send(messages.ListJobs(7))
+        one.link.wait_for(messages.ListPending(1))
+        one.link.deliver([messages.Started("a"), messages.PendingList(1, ())])
+        *_, answer = told_until(wire, messages.JobList)
     [listed] = answer.jobs
     assert answer.serial == 7 and listed.state == "prefill" and 100 <= listed.age < 1000
-    [submit] = [command for command in one.link.sent if isinstance(command, Submit)]
+    [submit] = [command for command in one.link.sent if isinstance(command, messages.Submit)]
     assert 100 <= time.monotonic() - submit.time < 1000
 
 
@@ -279,23 +260,23 @@ def test_an_engine_that_fails_tells_all_why_and_ends(one):
     error = BatchFailed("the device is gone")
     with one.connected() as ann, one.connected() as bob:
         one.submit(ann, 1)
-        one.link.deliver([Stopped(error)])
+        one.link.deliver([messages.Stopped(error)])
         for wire in (ann, bob):
             last = rest_of(wire)[-1]
-            assert type(last) is Stopped and str(last.error) == str(error)
+            assert type(last) is messages.Stopped and str(last.error) == str(error)
     assert one.host.wait(20) and one.host.is_loaded and one.host.num_jobs == 0
     with one.connected() as late:  # the door is open until it is closed
         [told] = rest_of(late)
-        assert type(told) is Stopped and str(told.error) == str(error)
+        assert type(told) is messages.Stopped and str(told.error) == str(error)
 
 
 def test_what_a_server_sends_that_cannot_be_read_ends_it_alone(one, caplog):
     with one.connected() as good, one.connected() as bad:
-        told_until(bad, Loaded)
+        told_until(bad, messages.Loaded)
         one.submit(bad, 1)
         bad._socket.sendall(b"\0\0\0\4none")
         assert rest_of(bad) == []
-        one.link.wait_for(Cancel("a"))
+        one.link.wait_for(messages.Cancel("a"))
         assert one.end_cancelled(good)[0] == LOADED
     assert "what server 1 sends can't be read" in caplog.text
 
@@ -306,7 +287,7 @@ def test_a_job_that_an_end_cuts_off_has_no_end_of_its_own(one):
         one.submit(wire, 1)
         one.link.last = [finished(job("a"), 0, "cancelled")]
         assert one.host.close(timeout=20)
-        assert rest_of(wire) == [Recovering(DRAINS), Stopped(None)]
+        assert rest_of(wire) == [messages.Recovering(DRAINS), messages.Stopped(None)]
 
 
 def test_an_engine_whose_thread_goes_on_is_not_closed(one):
@@ -315,10 +296,10 @@ def test_an_engine_whose_thread_goes_on_is_not_closed(one):
     one.link.has_ended = True
 
 
-def test_a_server_that_now_and_then_speaks_is_not_silent(monkeypatch):
+def test_a_server_that_now_and_then_speaks_is_not_silent(ends, monkeypatch):
     """Its pauses together are longer than the limit."""
-    commands = [ListPending(serial) for serial in range(1, 20)]
-    heard = [messages for command in commands for messages in (None, [command])]
+    commands = [messages.ListPending(serial) for serial in range(1, 20)]
+    heard = [batch for command in commands for batch in (None, [command])]
 
     class Spoken(Wire):
         def receive(self, timeout=None):
@@ -327,40 +308,42 @@ def test_a_server_that_now_and_then_speaks_is_not_silent(monkeypatch):
             return heard.pop(0)
 
     monkeypatch.setattr(front_end, "Wire", Spoken)
-    here, there = socket.socketpair()
     taken, has_started = [], threading.Event()
-    with there:
-        one = front_end.FrontEnd(
-            here,
-            seals=None,
-            pid=1,
-            silence_timeout=5.0,
-            take=lambda _, command: taken.append(command),
-            leave=lambda _: has_started.wait(20),
-        )
-        one.start()
-        has_started.set()
-        one.join(20)
+    one = front_end.FrontEnd(
+        ends[0],
+        seals=None,
+        pid=1,
+        silence_timeout=5.0,
+        take=lambda _, command: taken.append(command),
+        leave=lambda _: has_started.wait(20),
+    )
+    one.start()
+    has_started.set()
+    one.join(20)
     assert taken == commands
 
 
 def test_each_server_has_the_whole_list_as_the_answer_to_its_own_question(one):
     with one.connected() as first, one.connected() as second:
         more = {"request_id": "req", "owner": "key", "client": "address", "priority": 0}
-        first.send(Submit(job("runs", 300, prompt=(1,) * 250, **more), 100.0))
+        first.send(messages.Submit(job("runs", 300, prompt=(1,) * 250, **more), 100.0))
         one.has_taken(first, 1)
-        second.send(Submit(job("waits"), 50.0))
+        second.send(messages.Submit(job("waits"), 50.0))
         one.has_taken(second, 2)
-        one.link.deliver([Started("runs"), Chunk("runs", "xyz", (1, 2, 3))])
+        one.link.deliver([messages.Started("runs"), messages.Chunk("runs", "xyz", (1, 2, 3))])
         for serial, wire in ((3, first), (4, second)):
-            wire.send(ListJobs(70 + serial))
-            one.link.wait_for(ListPending(serial))
-        one.link.deliver([PendingList(4, ("other", "waits")), PendingList(3, ("waits",))])
+            wire.send(messages.ListJobs(70 + serial))
+            one.link.wait_for(messages.ListPending(serial))
+        one.link.deliver(
+            [messages.PendingList(4, ("other", "waits")), messages.PendingList(3, ("waits",))]
+        )
         for serial, wire, place in ((3, first, 1), (4, second, 2)):
-            answer = told_until(wire, JobList)[-1]
+            answer = told_until(wire, messages.JobList)[-1]
             runs, waits = answer.jobs
             assert answer.serial == 70 + serial
-            assert waits == JobState("waits", "pending", place, 3, 0, waits.age, 0, 0, "", "", "")
+            assert waits == messages.JobState(
+                "waits", "pending", place, 3, 0, waits.age, 0, 0, "", "", ""
+            )
             told = ("decode", None, 250, 3, runs.age, 1, 0, "req", "key", "address")
-            assert runs == JobState("runs", *told)
+            assert runs == messages.JobState("runs", *told)
             assert 100 < runs.age < 10_000 and runs.age > waits.age > 50
