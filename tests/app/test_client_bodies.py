@@ -18,7 +18,8 @@ def text_of(response):
     """The answer's, whatever the wire format."""
     if response.mimetype != "text/event-stream":
         body = response.json
-        return body.get("content") or (body.get("choices") or body["results"])[0]["text"]
+        [answer] = body.get("choices") or body.get("results") or [{"text": body.get("content")}]
+        return answer.get("text") or answer["message"]["content"]
     bodies = [
         json.loads(line.removeprefix("data: "))
         for line in response.text.splitlines()
@@ -40,5 +41,5 @@ def test_a_clients_request_is_served(make_client, path):
     assert text_of(response) == "".join(ANSWER)
     [job] = client.backend.enqueued
     assert client.models.get().tokenizer.decode(job.prompt, False) == recorded["prompt"]
-    told = response.headers.get("X-Switchyard-Ignored", "").split(",")
-    assert sorted(told) == recorded["ignored"]
+    told = response.headers.get("X-Switchyard-Ignored")
+    assert sorted(told.split(",") if told else []) == recorded["ignored"]
