@@ -223,9 +223,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--every-tokenizer", action="store_true", help="those of scripts/test-tokenizers, too"
     )
-    parser.addoption(
-        "--names", type=int, default=40, help="texts that each tokenizer decodes; 0: all"
-    )
+    parser.addoption("--names", type=int, default=40, help="texts each tokenizer decodes; 0: all")
 
 
 def pytest_configure(config):

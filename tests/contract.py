@@ -70,7 +70,5 @@ def _api():
 @functools.cache
 def _validator(path, method, status):
     api = _api()
-    schema = api["paths"][path][method]["responses"][status]["content"]["application/json"][
-        "schema"
-    ]
-    return jsonschema_rs.validator_for({**schema, "components": api["components"]})
+    own = api["paths"][path][method]["responses"][status]["content"]["application/json"]["schema"]
+    return jsonschema_rs.validator_for({**own, "components": api["components"]})

@@ -50,9 +50,7 @@ def test_a_device_and_a_file_beyond_its_bound_are_refused_before_they_are_read(t
     assert "it has more than 1000 bytes" in str(ended(files.read_file, large, 1000))
 
 
-def test_a_slow_read_is_named_and_a_file_that_changes_meanwhile_refused(
-    tmp_path, monkeypatch, caplog
-):
+def test_a_slow_read_is_named_and_a_file_that_changes_refused(tmp_path, monkeypatch, caplog):
     path = tmp_path / "slow"
     path.write_text("12")
     fstat, is_told = os.fstat, threading.Event()

@@ -14,9 +14,7 @@ MAX_MODULES = 12  # in a folder
 
 
 def test_a_folder_has_a_dozen_modules_at_most():
-    files = [
-        path for part in ("app", "engine", "switchyard") for path in (ROOT / part).rglob("*.py")
-    ]
+    files = [path for top in ("app", "engine", "switchyard") for path in (ROOT / top).rglob("*.py")]
     folders = Counter(path.parent for path in files if path.name != "__init__.py")
     assert {folder: n for folder, n in folders.items() if n > MAX_MODULES} == {}
 

@@ -105,9 +105,7 @@ def test_json_lines_and_bare_text_for_clients_that_ask_for_them(make_client):
         ("application/x-ndjson, text/plain", "application/x-ndjson"),
     ],
 )
-def test_other_clients_get_server_sent_events_and_lines_come_before_text(
-    make_client, accept, mimetype
-):
+def test_other_clients_get_events_and_lines_come_before_text(make_client, accept, mimetype):
     assert post(make_client(), accept).mimetype == mimetype
 
 

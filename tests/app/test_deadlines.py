@@ -27,9 +27,7 @@ LONG = {"prompt": [1, 2, 3], "max_tokens": 2000}
     ("setting", "steps", "retry"),
     [("queue", 0, None), ("first_token", 1, "false"), ("total", 0, "false")],
 )
-def test_a_deadline_before_the_first_byte_has_its_status(
-    make_client, gate, stream, setting, steps, retry
-):
+def test_a_deadline_before_a_byte_has_its_status(make_client, gate, stream, setting, steps, retry):
     client = make_client(ScriptedBackend(gate=gate), **{f"{setting}_timeout": 0.2})
     gate.step(steps)
     response = client.post(URL, json={**LONG, "stream": stream})
@@ -95,12 +93,10 @@ def test_without_streaming_a_deadline_tells_the_tokens_so_far(make_client, gate)
 def test_a_deadline_after_the_first_byte_is_an_error_event(make_client, gate, accept, ending):
     client = make_client(ScriptedBackend(gate=gate))
     gate.step(3)
-    response = client.post(
-        URL, json={**LONG, "stream": True, "timeout": 1}, headers={"Accept": accept}
-    )
-    assert response.status_code == 200
+    told = client.post(URL, json={**LONG, "stream": True, "timeout": 1}, headers={"Accept": accept})
+    assert told.status_code == 200
     usage = '{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}'
-    assert response.get_data(as_text=True).endswith(ending.replace("%s", usage))
+    assert told.get_data(as_text=True).endswith(ending.replace("%s", usage))
     gate.open()
     wait_until_empty(client)
 
@@ -250,9 +246,7 @@ def test_each_deadline_that_a_late_reader_meets_leaves_it_one_take(now, reading)
 
 
 @pytest.mark.parametrize("is_by_the_sender", [False, True])
-def test_the_error_of_a_deadline_stands_behind_all_text_that_has_come(
-    now, reading, is_by_the_sender
-):
+def test_the_error_of_a_deadline_stands_behind_all_text_so_far(now, reading, is_by_the_sender):
     stream, _ = reading
     transcript = Transcript(submitted(stream), TextWriter())
     stream.put([chunk("a")])

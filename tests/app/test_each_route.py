@@ -131,8 +131,8 @@ def test_each_route_with_a_model_takes_an_alias(make_client):
     assert asked > 10
 
 
-def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told(make_client):
-    client = make_client()
+def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told_or_refused(make_client):
+    client, strict = make_client(), make_client(clamp_max_tokens=False)
     for method, path, body, media_type in generating(client):
         [name] = LIMITS & body.keys()  # the example has its format's word
         response = ask(client, method, path, {**body, name: 32_000}, media_type)
@@ -140,6 +140,8 @@ def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told(make_client):
         assert response.headers["X-Switchyard-Ignored"] == name, path
         job = client.backend.enqueued[-1]
         assert len(job.prompt) + job.max_new_tokens == 2048, path
+        refused = ask(strict, method, path, {**body, name: 32_000}, media_type)
+        assert refused.status_code == 400 and "32000" in refused.text, path
 
 
 def test_timings_are_told_or_refused(make_client):

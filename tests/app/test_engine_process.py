@@ -77,9 +77,7 @@ def run(monkeypatch):
         (False, 0, True, NOT_LOADED, (None, RELEASE)),
     ],
 )
-def test_the_status_tells_how_an_engine_has_ended(
-    run, is_loaded, told_at, is_released, status, times
-):
+def test_the_status_tells_how_an_engine_ended(run, is_loaded, told_at, is_released, status, times):
     host = Host(is_loaded, 4, told_at, is_released)
     assert run(host)[0] == status
     assert host.closed == [times]

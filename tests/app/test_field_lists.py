@@ -128,9 +128,7 @@ def test_thinking_has_one_meaning_and_many_names(make_client, with_template, url
 
 @pytest.mark.parametrize("url", ROUTES)
 @pytest.mark.parametrize("name", ["reasoning_budget", "thinking_budget", "thinking_token_budget"])
-def test_a_budget_of_thoughts_is_refused_by_the_clients_name_for_it(
-    make_client, with_template, url, name
-):
+def test_a_budget_of_thoughts_is_refused_by_the_clients_name(make_client, with_template, url, name):
     refused = make_client(path=with_template("no tags")).post(url, json={**least(url), name: 5})
     assert refused.status_code == 400 and "has no thoughts between" in refused.text
     # Errors of messages name no parameter.
@@ -163,13 +161,10 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
     if url == "/v1/responses":
         told = [(answer.json["reasoning"], answer.json["text"]) for answer in answers[:2]]
         assert told[0] == told[1]
-    for name, value, where in (
-        ("reasoning_effort", "high", "effort"),
-        ("format", "json", "format"),
-    ):
+    for name, value, at in (("reasoning_effort", "high", "effort"), ("format", "json", "format")):
         refused = client.post(url, json={**least(url), **NESTED[url], name: value})
         assert refused.status_code == 400 and f"{name} and " in refused.text, refused.text
-        assert f".{where} are the same parameter, but differ" in refused.text
+        assert f".{at} are the same parameter, but differ" in refused.text
     wrong = client.post(url, json={**least(url), "reasoning_effort": "much"})
     assert wrong.status_code == 400 and "reasoning_effort: " in wrong.text
 
@@ -187,9 +182,7 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
         *(({name: value}, None) for name, value in (("min_temp", "x"), ("dynatemp_low", 1))),
     ],
 )
-def test_bounds_of_the_temperature_by_tabbyapis_names_have_its_defaults(
-    make_client, bounds, expected
-):
+def test_bounds_of_temperature_by_tabbyapis_names_have_its_defaults(make_client, bounds, expected):
     client = make_client()
     asked = {**TEXT, **bounds} | ({"temperature": 0.7} if expected else {})
     response = client.post("/v1/completions", json=asked)

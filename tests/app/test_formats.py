@@ -61,9 +61,7 @@ def test_a_format_that_is_not_named_is_not_imported():
     )
 
 
-def test_a_format_whose_package_is_missing_is_left_out_with_a_line(
-    make_client, monkeypatch, caplog
-):
+def test_a_format_whose_package_is_missing_is_left_out_and_told(make_client, monkeypatch, caplog):
     caplog.set_level("INFO")
     for name in [n for n in sys.modules if n.startswith("switchyard.app.formats.websocket")]:
         monkeypatch.delitem(sys.modules, name)

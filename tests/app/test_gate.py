@@ -167,9 +167,7 @@ def test_a_small_input_takes_no_lock():
 
 
 @pytest.mark.parametrize(("max_waiting", "max_busy", "num_busy"), [(0, 1000, 0), (5, 100, 100)])
-def test_no_more_wait_than_may_and_none_where_answers_take_the_threads(
-    max_waiting, max_busy, num_busy
-):
+def test_no_more_wait_than_may_and_none_where_answers_take_threads(max_waiting, max_busy, num_busy):
     gate = make_gate(max_waiting, max_busy, num_busy)
     for _ in range(2):
         enter(gate, LARGE)

@@ -235,16 +235,12 @@ sys.stdin.read()
 """
 
 
-def test_another_process_with_the_same_model_is_told(
-    make_host, model_path, tmp_path, monkeypatch, caplog
-):
+def test_a_process_of_the_same_model_is_told(make_host, model_path, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     link = tmp_path / "the same by another name"
     link.symlink_to(model_path)
-    command = [sys.executable, "-c", HOLDER, link]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    ) as other:
+    line = [sys.executable, "-c", HOLDER, link]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as other:
         assert other.stdout.readline() == b"held\n"
         _, switchyard = make_host()
         switchyard.start()
@@ -258,9 +254,7 @@ def test_another_process_with_the_same_model_is_told(
     assert not [r for r in caplog.records if "of this user" in r.getMessage()]
 
 
-def test_nobody_is_told_of_another_process_where_all_share_an_engine(
-    make_host, tmp_path, monkeypatch
-):
+def test_no_other_process_is_told_where_all_share_an_engine(make_host, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     _, switchyard = make_host(link="socket", at=[f"unix:{tmp_path}/engine.sock"])
     switchyard.start()

@@ -109,13 +109,16 @@ def test_textgens_samplers_may_be_said_to_be_off(make_client):
     assert response.json["results"][0]["text"] == "0 1 "
 
 
-@pytest.mark.parameter("parse_special", "/api/v1/generate")
-@pytest.mark.parametrize("limit", ["max_length", "max_new_tokens"])
-def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, limit):
+@pytest.mark.parameter("parse_special", "/api/v1/generate", "/completion")
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [(GENERATE, "max_length"), (GENERATE, "max_new_tokens"), ("/completion", "n_predict")],
+)
+def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, path, limit):
     client = make_client()
     token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for more in ({}, {"parse_special": False}):
-        client.post(GENERATE, json={"prompt": f"x{token}y", limit: 1, **more})
+        client.post(path, json={"prompt": f"x{token}y", limit: 1, **more})
     parsed, literal = [job.prompt for job in client.backend.enqueued]
     assert token_id in parsed and token_id not in literal
 

@@ -27,12 +27,7 @@ INSTRUCT = {
     "stop_sequence": ["### Instruction:", "### Response:", "\n### "],
     "use_default_badwordsids": False,
 }
-STORY = {
-    **DEFAULTS,
-    "prompt": "Once upon a time",
-    "stop_sequence": [],
-    "use_default_badwordsids": True,
-}
+STORY = {**DEFAULTS, "prompt": "Once upon a", "stop_sequence": [], "use_default_badwordsids": True}
 JSON = {"Content-Type": "application/json"}
 KEYS = {"Authorization": "Bearer none", "x-api-key": "none"}  # of connections that need some
 CLAUDE = {
@@ -70,11 +65,9 @@ class Page:
         assert allowed.headers["Access-Control-Allow-Origin"] == PAGE
         assert allowed.headers["Access-Control-Allow-Headers"].split(",") == asked
         assert method in allowed.headers["Access-Control-Allow-Methods"].split(", ")
-        response = self.client.open(
-            path, method=method, headers={"Origin": PAGE, **headers}, **more
-        )
-        assert response.headers["Access-Control-Allow-Origin"] == PAGE
-        return response
+        answer = self.client.open(path, method=method, headers={"Origin": PAGE, **headers}, **more)
+        assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+        return answer
 
 
 @pytest.fixture

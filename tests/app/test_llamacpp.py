@@ -219,15 +219,6 @@ def test_its_names_reach_the_job(make_client):
     assert (job.max_new_tokens, job.sampling.repetition_penalty, job.sampling.seed) == (7, 1.1, 3)
 
 
-@pytest.mark.parameter("parse_special", "/completion")
-def test_special_tokens_in_the_prompt_count_unless_told_otherwise(client):
-    token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
-    for more in ({}, {"parse_special": False}):
-        client.post(URL, json={"prompt": f"x{token}y", **more})
-    parsed, literal = [job.prompt for job in client.backend.enqueued]
-    assert token_id in parsed and token_id not in literal
-
-
 @pytest.mark.parametrize(
     ("more", "param"),
     [

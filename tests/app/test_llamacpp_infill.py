@@ -26,13 +26,11 @@ def test_a_gap_is_filled_between_prefix_and_suffix(filling):
     body["input_extra"] = [{"filename": "x.py", "text": "y = 1"}]
     response = filling.post("/infill", json=body)
     assert response.json["content"] == "0 1 "
-    prefix, suffix, middle, end = map(
-        filling.models.get().tokenizer.token_id, [*FIM, "<|endoftext|>"]
-    )
+    prefix, suffix, mid, end = map(filling.models.get().tokenizer.token_id, [*FIM, "<|endoftext|>"])
     [job] = filling.backend.enqueued
     told = response.json["prompt"]
     assert told.endswith("--- x.py ---\n\ny = 1<fim_prefix>a<fim_suffix>b<fim_middle>c")
-    assert [i for i in job.prompt if i in (prefix, suffix, middle)] == [prefix, suffix, middle]
+    assert [i for i in job.prompt if i in (prefix, suffix, mid)] == [prefix, suffix, mid]
     assert job.stop_token_ids == (end,)
 
 
@@ -90,9 +88,8 @@ def test_an_editors_request_is_served(filling, body):
 )
 def test_a_gap_that_can_not_be_is_named(filling, change, param):
     response = filling.post("/infill", json={"input_prefix": "a", "input_suffix": "b", **change})
-    assert (
-        error_of(response)["param"].replace(".0.", "[0].") == param and not filling.backend.enqueued
-    )
+    assert error_of(response)["param"].replace(".0.", "[0].") == param
+    assert not filling.backend.enqueued
 
 
 def test_a_model_that_fills_no_gaps_says_so(client):

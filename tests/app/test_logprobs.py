@@ -46,9 +46,8 @@ def saying(*chunks, stop_token=None, prompt=()):
             told = tuple(logprobs) if job.num_logprobs is not None else None
             yield Chunk(job.identifier, text, token_ids, told)
         asked = stop_token if job.num_logprobs is not None else None
-        yield Finished(
-            job.identifier, "stop", len(job.prompt), new_tokens, 0, None, stop_token=asked
-        )
+        end = ("stop", len(job.prompt), new_tokens, 0, None)
+        yield Finished(job.identifier, *end, stop_token=asked)
 
     return ScriptedBackend(script)
 

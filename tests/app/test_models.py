@@ -104,10 +104,7 @@ def test_each_model_has_its_own_row_and_its_own_of_anthropics(serve):
 
 def test_models_have_their_order_for_codex_too(serve):
     told = serve().get("/v1/models").json
-    assert [(one["slug"], one["priority"]) for one in told["models"]] == [
-        ("first", 0),
-        ("second", 1),
-    ]
+    assert [(m["slug"], m["priority"]) for m in told["models"]] == [("first", 0), ("second", 1)]
     rows = [(one["id"], one["aliases"], one["status"]["load"]) for one in told["data"]]
     assert rows == [("first", ["chat"], "start"), ("second", [], "demand")]
 

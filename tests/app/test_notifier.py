@@ -69,9 +69,7 @@ HANGS, READY = {"one": "hanging"}, {"one": "ready"}
     ],
     ids=["own", "shared", "two"],
 )
-def test_one_that_hangs_longer_than_the_server_bears_gives_no_sign_of_life(
-    heard, notifier, models, turns
-):
+def test_one_that_hangs_longer_than_the_server_bears_gives_no_sign(heard, notifier, models, turns):
     now = [1000.0]
     pulse = Pulse(notifier, models, lambda: now[0])
     for seconds, changed, has_sign in turns:

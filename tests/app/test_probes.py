@@ -83,9 +83,7 @@ def test_the_root_of_a_host_application_is_its_own(model_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
-def test_under_a_prefix_a_host_has_the_short_names_and_never_the_root_or_the_page(
-    model_path, prefix
-):
+def test_under_a_prefix_a_host_has_the_short_names_and_never_the_root_or_page(model_path, prefix):
     app = flask.Flask("host")
     Switchyard(app, model=model_path, url_prefix=prefix or None)
     paths = {rule.rule for rule in app.url_map.iter_rules()}

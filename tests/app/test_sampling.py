@@ -211,11 +211,9 @@ def test_a_negative_prompt_is_steered_away_from(generating):
 @pytest.mark.parameter("dry_sequence_breakers")
 def test_nothing_is_repeated_across_a_breaker(generating):
     made = generating(chain(300, 301, 302, 303, 300))
-    breakers = [made.models.get(None).tokenizer.pieces[i].decode() for i in (301, 303)]
+    ends = [made.models.get(None).tokenizer.pieces[i].decode() for i in (301, 303)]
     loop = {"prompt": [300], "max_tokens": 12, "dry_multiplier": 60}
-    assert text(made, **loop, dry_sequence_breakers=breakers) == text(
-        made, prompt=[300], max_tokens=12
-    )
+    assert text(made, **loop, dry_sequence_breakers=ends) == text(made, prompt=[300], max_tokens=12)
     assert text(made, **loop, dry_sequence_breakers=[]) != text(made, prompt=[300], max_tokens=12)
 
 

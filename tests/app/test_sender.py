@@ -208,9 +208,7 @@ def num_objects():
     return sum(str(type(item).__module__).startswith(WAY) for item in gc.get_objects())
 
 
-def test_a_stream_has_nine_objects_at_most_from_its_jobs_to_its_socket(
-    make_client, held, handed_over
-):
+def test_a_stream_has_nine_objects_at_most_from_jobs_to_socket(make_client, held, handed_over):
     client = make_client(held(count))
     responses, counts = [], []
     for _ in range(3):

@@ -75,9 +75,7 @@ def test_gunicorn_logs_as_the_settings_say(configure):
     assert (values["loglevel"], values["logger_class"]) == ("warning", JsonLogger)
 
 
-def test_too_few_open_files_for_the_threads_are_told_with_those_it_takes(
-    configure, monkeypatch, capsys
-):
+def test_too_few_open_files_for_the_threads_are_told_with_the_need(configure, monkeypatch, capsys):
     monkeypatch.setattr(os, "_exit", sys.exit)
     num_files = 2 * configure()["threads"] + limits.OWN_FILES + 1
     monkeypatch.setattr(limits, "raise_open_files", lambda: num_files)
@@ -89,9 +87,7 @@ def test_too_few_open_files_for_the_threads_are_told_with_those_it_takes(
     assert f"it takes {num_files}\n" in capsys.readouterr().err
 
 
-def test_keys_are_checked_by_the_settings_that_they_need(
-    configure, keys, tmp_path, monkeypatch, capsys
-):
+def test_keys_are_checked_by_settings_they_need(configure, keys, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "_exit", sys.exit)
     for fields, needed, refusal in (
         ({"priority": 7}, {"max_priority": 7}, "setting max_priority, "),

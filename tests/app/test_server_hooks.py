@@ -127,9 +127,7 @@ class Ended(Exception):
         (True, ["stopped"], None),
     ],
 )
-def test_a_worker_whose_engine_is_lost_makes_room(
-    configure, monkeypatch, capsys, is_loaded, lost, status
-):
+def test_a_worker_without_an_engine_ends(configure, monkeypatch, capsys, is_loaded, lost, status):
     values = configure()
     hooks = values["_watch"].__globals__
     hooks["notifier"] = told = Said()
@@ -164,9 +162,8 @@ def test_a_worker_whose_engine_is_lost_makes_room(
 def test_the_line_to_try_names_the_key_where_one_is_needed(configure, keys, capsys):
     watch = configure(keys_file=keys.path)["_watch"]
     watch.__globals__["notifier"] = Said()
-    models = SimpleNamespace(
-        names=["a"], wait_until_loaded=lambda: True, wait_until_stopped=lambda: None
-    )
+    waits = {"wait_until_loaded": lambda: True, "wait_until_stopped": lambda: None}
+    models = SimpleNamespace(names=["a"], **waits)
     watch(None, SimpleNamespace(models=models), "here", "there")
     assert "-H 'Authorization: Bearer KEY' " in capsys.readouterr().out
 

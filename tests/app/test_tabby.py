@@ -83,11 +83,9 @@ def test_an_operator_is_told_so(client):
 @pytest.mark.parameter("text", "/v1/token/encode")
 @pytest.mark.parameter("tokens", "/v1/token/decode")
 def test_tokens_of_a_text_are_its_text_again(client):
-    body = client.post(
-        "/v1/token/encode", json={"text": "Hello there", "add_bos_token": False}
-    ).json
-    assert body["length"] == len(body["tokens"]) > 1
-    decoded = client.post("/v1/token/decode", json={"tokens": body["tokens"]}).json
+    got = client.post("/v1/token/encode", json={"text": "Hello there", "add_bos_token": False}).json
+    assert got["length"] == len(got["tokens"]) > 1
+    decoded = client.post("/v1/token/decode", json={"tokens": got["tokens"]}).json
     assert decoded == {"text": "Hello there"}
 
 

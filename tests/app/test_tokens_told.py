@@ -41,9 +41,7 @@ def test_each_token_of_prompt_and_text_is_told(make_client, url, body):
     expected = {i: ([11, 12, 13, 14, 15], [prompt]) for i, prompt in enumerate(prompts)}
     assert joined(frames(streamed)) == expected
     whole = client.post(f"/v1/{url}", json=body).json
-    assert [tokens for tokens, _ in joined([whole]).values()] == [[11, 12, 13, 14, 15]] * len(
-        prompts
-    )
+    assert [ids for ids, _ in joined([whole]).values()] == [[11, 12, 13, 14, 15]] * len(prompts)
     told = [whole.get("prompt_token_ids") or c["prompt_token_ids"] for c in whole["choices"]]
     assert told == prompts
 

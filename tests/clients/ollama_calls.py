@@ -65,11 +65,8 @@ def ollama():
     messages = [{"role": "user", "content": ASK}]
     asked = client.chat(model=MODEL, messages=messages, tools=[read_file])
     [call] = asked.message.tool_calls
-    result = read_file(**call.function.arguments)
-    messages += [
-        asked.message,
-        {"role": "tool", "content": result, "tool_name": call.function.name},
-    ]
+    text = read_file(**call.function.arguments)
+    messages += [asked.message, {"role": "tool", "content": text, "tool_name": call.function.name}]
     answered = client.chat(model=MODEL, messages=messages, tools=[read_file])
     called = [
         call.function.name

@@ -213,9 +213,7 @@ def call(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["node", "apply", "status", "down", "head"])
-def test_without_ray_or_with_another_one_all_commands_say_what_to_install(
-    call, monkeypatch, command
-):
+def test_without_ray_or_with_another_all_commands_say_what_to_install(call, monkeypatch, command):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.61.0")
     cure = "pip install 'switchyard[cluster]'"
     assert call(command) == (1, f"switchyard: ray 2.61.0 is installed, but 2.60 is needed: {cure}")

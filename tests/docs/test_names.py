@@ -13,10 +13,8 @@ from tests.scripted import ScriptedBackend
 
 METRIC = re.compile(r"`((?:vllm:|switchyard_)[^`]+)`")
 PATH = re.compile(r"(?:^|(?<=[ `]))(/[\w{}./-]*…?)(?=$|[ `?])")
-OURS = (
-    *("/admin/", "/api/", "/health", "/models", "/v1/", "/v2/", "/infill", "/completion"),
-    "/props",
-)
+OURS = ("/admin/", "/api/", "/health", "/models", "/v1/", "/v2/", "/infill", "/completion")
+OURS += ("/props",)
 ELSEWHERE = {  # there with a file of keys, with a ledger, and under gunicorn
     *("switchyard_budget_tokens", "switchyard_keys_reloads_total"),
     *("switchyard_ledger_errors_total", "switchyard_request_threads"),

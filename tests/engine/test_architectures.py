@@ -241,9 +241,7 @@ def test_files_of_another_format_beside_the_weights_are_left_alone(directory):
     assert ModelDir.read(str(directory))
 
 
-def test_models_in_a_directory_are_found_beside_each_other_and_one_level_below(
-    model_path, tmp_path
-):
+def test_models_in_a_directory_are_found_beside_each_other_and_a_level_below(model_path, tmp_path):
     """As collections have them, and a hub's cache: by owner and name."""
     for name in ("one", "owner/two"):
         shutil.copytree(model_path, tmp_path / name)

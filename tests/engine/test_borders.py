@@ -33,9 +33,7 @@ def test_long_texts_are_taken_apart_up_to_twice_the_context(make_engine):
 
 
 def test_a_job_holds_the_pages_of_its_next_token_and_guesses_too():
-    held = Held(
-        job(prompt=tuple(range(250)), max_new_tokens=4), Stream(["x"], lambda identifier: None)
-    )
+    held = Held(job(prompt=tuple(range(250)), max_new_tokens=4), Stream(["x"], lambda _: None))
     held.state = "decode"
     for num_drafts, num_pages in ((0, 1), (5, 1), (6, 2)):
         info = ModelInfo(2048, 4096, 256, 64, "scripted", num_draft_tokens=num_drafts)
@@ -157,7 +155,7 @@ def test_no_answer_is_waited_for_once_none_will_come():
 def test_jobs_of_an_older_answer_are_not_told():
     changed = threading.Condition()
     places = QueuePlaces(changed, lambda _: None)
-    one = Held(job(), Stream(["x"], lambda identifier: None)).tell(None, None, 0.0)
+    one = Held(job(), Stream(["x"], lambda _: None)).tell(None, None, 0.0)
     places.note(JobList(1, (one,)))
     with changed:
         assert places.ask_jobs(0) == (one,)

@@ -33,9 +33,7 @@ SETTINGS = {
     "bias": {"logit_bias": ((4, 1.5), (8, -3.0))},
     "masks": {"banned_token_ids": (0, 6), "allowed_token_ids": tuple(range(34))},
 }
-COMBINATIONS = [
-    names for n in range(len(SETTINGS) + 1) for names in itertools.combinations(SETTINGS, n)
-]
+SUBSETS = [names for n in range(len(SETTINGS) + 1) for names in itertools.combinations(SETTINGS, n)]
 
 
 def made(names):
@@ -109,7 +107,7 @@ def p_value(counts, probs, total):
 
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
-@pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
+@pytest.mark.parametrize("names", SUBSETS, ids="-".join)
 def test_frequencies_are_those_of_the_definitions(names, device, request):
     fields = made(names)
     logits = logits_of(len(names))

@@ -213,13 +213,9 @@ def test_xtc_excludes_the_top_choices_but_the_least_of_them(row, threshold, prot
     above = [i for p, i in probs if p >= threshold]
     everything = {i for _, i in probs}
     # The last of them isn't excluded, and protecting it changes nothing.
-    protected = torch.tensor([above[0] if protects and above else probs[-1][1]])
-    excluded = set(above[:-1]) if not set(above[:-1]) & set(protected.tolist()) else set()
-    check(
-        logits,
-        lambda x: filters.exclude_top_choices(x, threshold, protected),
-        everything - excluded,
-    )
+    kept = torch.tensor([above[0] if protects and above else probs[-1][1]])
+    excluded = set(above[:-1]) if not set(above[:-1]) & set(kept.tolist()) else set()
+    check(logits, lambda x: filters.exclude_top_choices(x, threshold, kept), everything - excluded)
 
 
 # What changes probabilities

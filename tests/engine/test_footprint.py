@@ -117,9 +117,7 @@ def write(file, dtype, size, name):
         *(("I32", 40, 40), ("I16", 20, 20), ("U8", 10, 10)),
     ],
 )
-def test_numbers_of_any_width_are_loaded_as_float16_and_others_as_they_are(
-    tmp_path, dtype, size, loaded
-):
+def test_floats_of_any_width_are_loaded_as_float16_others_as_is(tmp_path, dtype, size, loaded):
     write(tmp_path / "model.safetensors", dtype, size, "a")
     write(tmp_path / "another.safetensors", dtype, 2 * size, "b")
     assert read_sizes(tmp_path) == {"a": loaded, "b": 2 * loaded}

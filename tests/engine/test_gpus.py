@@ -26,9 +26,7 @@ from tests.engine.failing import names
         ("cpu", True, EngineThread),
     ],
 )
-def test_an_engine_on_a_gpu_has_a_process_of_its_own(
-    model_path, monkeypatch, device, there_is_one, link
-):
+def test_an_engine_on_a_gpu_is_a_process(model_path, monkeypatch, device, there_is_one, link):
     monkeypatch.setattr(opening, "has_gpu", lambda: there_is_one)
     assert type(opening.open_engine(ModelConfig(model_path, "m", device))._link) is link
 
@@ -241,9 +239,7 @@ def test_gpus_of_shared_engines_are_theirs_to_check(there, model_path):
         ("cuda", [GPU], None, HIDDEN),
     ],
 )
-def test_a_gpu_that_torch_can_not_use_ends_the_start(
-    monkeypatch, model_path, device, found, cuda, says
-):
+def test_a_gpu_that_torch_can_not_use_ends_it(monkeypatch, model_path, device, found, cuda, says):
     monkeypatch.setattr(backends, "gpus", lambda: found)
     is_seen = bool(found) and says != HIDDEN
     for module in (backends, gpus):

@@ -60,9 +60,7 @@ def test_threads_that_each_iterate_get_each_others_text(opened, jobs, alone):
     assert mixed == [True, True]
 
 
-def test_request_threads_of_an_engine_get_their_own_text_alone(
-    make_engine, model_path, jobs, alone
-):
+def test_request_threads_of_an_engine_get_only_their_own_text(make_engine, model_path, jobs, alone):
     backend = exl2_backend(model_path)
     model = make_engine(backend, max_pending=NUM_THREADS)
     callers = set()

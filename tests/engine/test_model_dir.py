@@ -50,10 +50,8 @@ def test_a_config_that_cannot_be_read_is_named(directory, content):
 
 
 COUNTS = ("num_hidden_layers", "vocab_size", "max_position_embeddings", "num_key_value_heads")
-NO_COUNTS = (-1, 0, 2.5, 2**31, True, math.nan, math.inf)
-WRONG = [
-    ({name: value}, f"{name} is {value}, but must be a") for name in COUNTS for value in NO_COUNTS
-]
+ODD = (-1, 0, 2.5, 2**31, True, math.nan, math.inf)
+WRONG = [({name: value}, f"{name} is {value}, but must be a") for name in COUNTS for value in ODD]
 WRONG += [
     ({name: value}, f"{name} is {value}, but must be")
     for name in ("rms_norm_eps", "rope_theta")

@@ -33,10 +33,8 @@ def column(value):
     return torch.tensor([[1.5], [value]])
 
 
-def near(left, right):
-    return all(
-        math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-4) for a, b in zip(left, right, strict=True)
-    )
+def near(x, y):
+    return all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-4) for a, b in zip(x, y, strict=True))
 
 
 @SOME

@@ -39,9 +39,7 @@ def suffice(needed, free, gone, excess):
 
 
 @given(SIZES, SIZES, RESIDENTS, st.integers(0, 3))
-def test_of_all_that_would_do_those_go_that_spare_the_busy_and_last_used(
-    needed, free, loaded, excess
-):
+def test_of_all_that_would_do_those_go_that_spare_busy_and_last_used(needed, free, loaded, excess):
     subsets = (c for n in range(len(loaded) + 1) for c in itertools.combinations(loaded, n))
     enough = [gone for gone in subsets if suffice(needed, free, gone, excess)]
     found = victims(needed, free, loaded, excess)
@@ -108,9 +106,7 @@ WHOLE, NONE = ("float16", 16384), (None, 0)
     ],
     ids=str,
 )
-def test_a_model_needs_contexts_of_cuda_and_room_for_itself_on_its_gpus(
-    there, free, config, needed
-):
+def test_a_model_needs_contexts_of_cuda_and_room_for_itself_on_gpus(there, free, config, needed):
     there(*free)
     expected = {place: placed(*cache) for place, cache in needed.items()}
     assert residency.needed(of_gpu(**config)) == expected
@@ -124,9 +120,7 @@ def test_a_model_needs_contexts_of_cuda_and_room_for_itself_on_its_gpus(
     ],
     ids=["all", "its own"],
 )
-def test_a_model_that_no_eviction_makes_room_for_is_refused_with_the_sums(
-    there, free, config, told
-):
+def test_a_model_that_no_eviction_makes_room_for_is_refused_with_sums(there, free, config, told):
     there(*free, total=1.0)
     with pytest.raises(engine.NoRoom, match=told, check=names("cache_tokens")):
         residency.needed(of_gpu(**config))

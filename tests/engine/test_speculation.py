@@ -312,9 +312,7 @@ def test_the_context_ends_where_guesses_would_pass_it(model_path):
     backend.close()
 
 
-def test_a_draft_model_may_have_more_rows_than_the_model_has_tokens(
-    opened, expected, noisy, tmp_path
-):
+def test_a_draft_model_may_have_more_rows_than_there_are_tokens(opened, expected, noisy, tmp_path):
     """What it guesses there is wrong, and no more: often, since those rows' logits are doubled."""
     path = shutil.copytree(noisy, tmp_path / "wide")
     edit(path / "config.json", vocab_size=ModelDir.read(noisy).config["vocab_size"] + 64)

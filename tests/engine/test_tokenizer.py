@@ -98,9 +98,7 @@ def test_of_special_tokens_that_begin_alike_the_longest_counts(changed):
     [({"type": "NFKC"}, "be \uff1csay\uff1e quiet"), ({"type": "Lowercase"}, "be <SAY> quiet")],
     ids=str,
 )
-def test_special_tokens_that_come_out_of_the_normalizer_are_ordinary_text_too(
-    changed, normalizer, text
-):
+def test_special_tokens_out_of_the_normalizer_are_ordinary_text_too(changed, normalizer, text):
     def normalize(spec):
         spec["normalizer"] = normalizer
         added(spec, "<say>", normalized=True)
@@ -118,9 +116,7 @@ def test_a_template_may_end_with_an_escaped_text(tokenizer, text):
     assert token_ids[1:] == tokenizer.encode(text, 100, add_bos=False)
 
 
-def test_an_escaped_special_token_leaves_the_rest_of_a_template_as_it_was(
-    changed, sentencepiece_path
-):
+def test_an_escaped_special_token_leaves_the_rest_of_a_template_as_is(changed, sentencepiece_path):
     """Also where a space is put before the text, or taken from around a special token."""
 
     def strip(spec):

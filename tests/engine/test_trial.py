@@ -36,7 +36,7 @@ def limited(monkeypatch, limit, value):
     monkeypatch.setattr(trial, "CODE", code)
 
 
-def test_each_hostile_kind_ends_with_one_line_in_bounded_time_and_memory(
+def test_hostile_kinds_end_with_a_line_in_bounded_time_and_memory(
     model_path, tmp_path, monkeypatch
 ):
     limited(monkeypatch, "WORK", 4)

@@ -110,9 +110,7 @@ def test_rows_that_pad_a_pass_count_as_computed_alone():
 
 def test_a_time_without_an_iteration_has_no_mean():
     standing = Standing("m")
-    sizes = [
-        {"iteration_seconds": stats.Histogram((number,), 0.5 * number)} for number in (2, 2, 6)
-    ]
+    sizes = [{"iteration_seconds": stats.Histogram((n,), 0.5 * n)} for n in (2, 2, 6)]
     standing.note(stats.Stats(1.0, histograms=sizes[0]))
     standing.note(stats.Stats(2.0, histograms=sizes[1]))
     assert standing.rates(2.0) == stats.Rates(0.0, 0.0, None)

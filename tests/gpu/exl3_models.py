@@ -12,10 +12,7 @@ from tests.conftest import DEMO
 
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 2816, 4, 16, 4, 64, 2048
 GEMMA = "Gemma3ForConditionalGeneration"
-FAMILIES = (
-    *("LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM"),
-    GEMMA,
-)
+FAMILIES = ("LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", GEMMA)
 NORMS = {
     "Qwen3ForCausalLM": ("self_attn.q_norm", "self_attn.k_norm"),
     GEMMA: (

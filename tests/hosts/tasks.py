@@ -15,9 +15,7 @@ switchyard = Switchyard(app)
 if "START_BEFORE_THE_FORK" in os.environ:
     switchyard.start()
 
-folders = {
-    name: pathlib.Path(__file__).parent / name for name in ("messages", "control", "results")
-}
+folders = {one: pathlib.Path(__file__).parent / one for one in ("messages", "control", "results")}
 for folder in folders.values():
     folder.mkdir(exist_ok=True)
 queue = celery.Celery("tasks", broker="filesystem://", backend=f"file://{folders['results']}")

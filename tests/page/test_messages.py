@@ -194,9 +194,7 @@ def test_a_question_goes_to_two_columns_with_settings_of_their_own(numbered, pag
     page.get_by_role("button", name="Done").click()
     assert page.locator(".pane header .note").all_text_contents() == ["", "“Other.”"]
     bodies = []
-    page.on(
-        "request", lambda request: bodies.append(request) if "completions" in request.url else 0
-    )
+    page.on("request", lambda one: bodies.append(one) if "completions" in one.url else 0)
     say(page, "Which?")
     texts = {text_of(complete(page, pane)) for pane in (0, 1)}
     assert texts == {"Answer 1.", "Answer 2."}

@@ -46,9 +46,7 @@ def responses(texts):
 
 
 def messages(texts):
-    turns = [
-        {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in said(*texts)
-    ]
+    turns = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in said(*texts)]
     return "/v1/messages", {"messages": turns, "system": texts[0], "max_tokens": 1}
 
 

@@ -1,10 +1,12 @@
 """What /v1/messages refuses, and its errors, in Anthropic's words."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 
 from switchyard import engine
+from switchyard.app.exceptions import TimedOut
 from tests.app.anthropic.asked import CALL, HELLO, TOOLS, URL, USER, error_of, text, turn
 from tests.scripted import ScriptedBackend
 
@@ -119,49 +121,27 @@ def test_errors_that_no_view_sees_have_the_shape_too(make_client, method, path, 
     assert error_of(response, status)["type"] == kind
 
 
-def test_an_unknown_model_is_not_found(message):
-    response = message({**HELLO, "model": "gpt-9"}).response
-    assert error_of(response, 404)["type"] == "not_found_error"
-
-
 def test_a_body_that_is_too_long_is_too_large(message):
     response = message(HELLO, max_body_bytes=10).response
     assert error_of(response, 413)["type"] == "request_too_large"
 
 
-def test_a_full_server_limits_the_rate(make_client, gate):
-    client = make_client(
-        ScriptedBackend(gate=gate), max_batch_size=1, max_pending=0, heartbeat=0.05
-    )
-    with client.post(URL, json={**HELLO, "stream": True}, buffered=False):
-        response = client.post(URL, json=HELLO)
-        assert error_of(response, 429)["type"] == "rate_limit_error"
-        assert int(response.headers["Retry-After"]) >= 1
-        gate.open()
-
-
-def test_a_deadline_is_a_timeout(make_client, gate):
-    client = make_client(ScriptedBackend(gate=gate), total_timeout=0.05)
-    assert error_of(client.post(URL, json=HELLO), 408)["type"] == "timeout_error"
-    gate.open()
-
-
-def test_a_server_that_drains_is_overloaded(make_client):
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (TimedOut("no", "total_timeout"), 408, "timeout_error"),
+        (engine.Full("no", 1.0), 429, "rate_limit_error"),
+        (engine.Draining("no", 1.0), 529, "overloaded_error"),
+        (engine.Dead("no"), 503, "api_error"),  # no overload, at which clients try again
+    ],
+    ids=repr,
+)
+def test_each_error_has_its_type(make_client, error, status, kind):
     client = make_client(ScriptedBackend())
-    client.models.drain()
+    client.models.lease = Mock(side_effect=error)
     response = client.post(URL, json=HELLO)
-    assert error_of(response, 529)["type"] == "overloaded_error"
-    assert "Retry-After" in response.headers
-
-
-def test_a_model_that_has_failed_is_no_overload(make_client):
-    """Clients try again where there is one."""
-    backend = ScriptedBackend()
-    client = make_client(backend)
-    backend.iterate_errors = [engine.DeviceLost("the device is lost")]
-    client.post(URL, json=HELLO)
-    assert client.models.wait_until_stopped(20)
-    assert error_of(client.post(URL, json=HELLO), 503)["type"] == "api_error"
+    assert error_of(response, status)["type"] == kind
+    assert ("Retry-After" in response.headers) == (status in (429, 529))
 
 
 def test_a_model_that_loads_is_told_without_its_context(make_client):

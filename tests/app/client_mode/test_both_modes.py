@@ -132,9 +132,7 @@ def test_models_that_are_closed_amid_the_text_break_the_connection_off(make_host
     broken(answer)
 
 
-def test_a_stream_that_another_thread_closes_ends_for_its_reader(
-    make_app, gate, monkeypatch, caplog
-):
+def test_a_stream_that_another_thread_closes_ends_its_reader(make_app, gate, monkeypatch, caplog):
     def told(read):
         def noting(source):
             inside.set()

@@ -52,9 +52,7 @@ def make_wait():
         (None, {"queue_timeout": 0, "total_timeout": 0}, math.inf),
     ],
 )
-def test_room_is_waited_for_as_long_as_the_limits_allow(
-    clock, make_wait, timeout, settings, seconds
-):
+def test_a_wait_for_room_is_as_long_as_limits_allow(clock, make_wait, timeout, settings, seconds):
     wait = make_wait(timeout, **settings)
     assert wait.left == seconds
     clock[0] += 5

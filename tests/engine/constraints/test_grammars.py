@@ -164,10 +164,9 @@ def test_a_grammar_is_compiled_once(grammars, monkeypatch):
     compiled = []
     compile_it = grammars._compile
     monkeypatch.setattr(grammars, "_compile", lambda g: compiled.append(g) or compile_it(g))
+    [first] = grammars.tokenizer.tokenize_str("c")
     for _ in range(3):  # made, found, found: each at the beginning
-        assert grammars.matcher(constraint.grammar).consume_token(
-            grammars.tokenizer.tokenize_str("c")[0]
-        )
+        assert grammars.matcher(constraint.grammar).consume_token(first)
     assert len(compiled) == 1
 
 

@@ -236,9 +236,7 @@ def test_a_job_that_waits_for_its_lost_one_outlives_other_servers(one):
             one.submit(other, 3, "b")
         one.link.wait_for(messages.Cancel("b"))  # it has left
         one.end_cancelled(new)
-    jobs = [
-        command.job.identifier for command in one.link.sent if isinstance(command, messages.Submit)
-    ]
+    jobs = [sent.job.identifier for sent in one.link.sent if isinstance(sent, messages.Submit)]
     assert jobs == ["a", "b", "a"]
 
 

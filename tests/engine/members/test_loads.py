@@ -114,9 +114,8 @@ def test_a_job_that_a_full_engine_refuses_goes_to_another(is_cancelled):
         assert house.told(messages.Finished) == [messages.Finished("a", "cancelled", 3, 0, 0)]
         assert second.jobs == []
         return
-    assert house.told(messages.PutBack) == [messages.PutBack("a")] and not house.told(
-        messages.Failed
-    )
+    assert house.told(messages.PutBack) == [messages.PutBack("a")]
+    assert not house.told(messages.Failed)
     assert second.jobs == ["a"]
     house.submit("b")  # the first has not told since that it has a place
     assert second.jobs == ["a", "b"]

@@ -97,9 +97,7 @@ def test_a_model_without_room_is_told_the_sums_of_each_place():
     ],
     ids=str,
 )
-def test_an_engine_has_its_own_process_on_a_gpu_or_if_asked(
-    monkeypatch, settings, without_gpu, with_gpu
-):
+def test_an_engine_has_a_process_on_a_gpu_or_if_asked(monkeypatch, settings, without_gpu, with_gpu):
     for is_there, told in ((False, without_gpu), (True, with_gpu)):
         monkeypatch.setattr(opening, "has_gpu", lambda is_there=is_there: is_there)
         assert opening.has_own_process(ModelConfig("m", "m", **settings)) is told

@@ -116,9 +116,7 @@ def test_jobs_are_refused_while_the_next_child_loads(make_engine):
 
 @pytest.mark.parametrize("seed", [Fault.STOP, Fault.HOLD])
 def test_a_child_that_is_silent_hangs_and_is_replaced(make_engine, seed):
-    model = make_engine(
-        ScriptedBackend(fatal), silence_timeout=1.0, hang_exit=2.0, hang_timeout=2.0
-    )
+    model = make_engine(ScriptedBackend(fatal), silence_timeout=1.0, hang_exit=2.0, hang_timeout=2)
     child = child_of(model)
     stream = model.submit([job("a", 1001)])
     stream.take(20)
@@ -158,9 +156,7 @@ class Silent:
 
 def test_a_silent_child_is_told_at_the_one_limit_and_given_up_at_the_other(model_path):
     told, here = [], Silent()
-    config = ModelConfig(
-        model_path, "scripted", silence_timeout=3.0, hang_timeout=4.0, hang_exit=4.0
-    )
+    config = ModelConfig(model_path, "scripted", silence_timeout=3.0, hang_timeout=4, hang_exit=4)
     link = PipeLink(config, None, lambda events: told.append((here.waited, *events)))
     assert link._hear(here) is None
     assert here.waited == pytest.approx(4.0, abs=0.5)
@@ -187,9 +183,7 @@ def test_that_no_process_can_be_started_is_told_and_ends_the_link(model_path, mo
 def test_a_child_that_can_not_be_ended_is_told_and_not_replaced(make_engine, monkeypatch):
     monkeypatch.setattr(pipe, "KILL_TIMEOUT", 0.5)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)
-    model = make_engine(
-        ScriptedBackend(fatal), silence_timeout=1.0, hang_timeout=2.0, hang_exit=2.0
-    )
+    model = make_engine(ScriptedBackend(fatal), silence_timeout=1.0, hang_timeout=2.0, hang_exit=2)
     child = child_of(model)
     model.submit([seeded(Fault.STOP)])
     wait_for_state(model, "stopped")

@@ -210,9 +210,8 @@ def test_a_client_that_has_seen_logprobs_of_its_prompt_sees_them_once(make_house
         messages.PromptLogprobs("a", ()),
         messages.Restarting("it was killed"),
     )
-    assert [event.identifier for event in house.told(messages.Failed)] == [
-        "a"
-    ] and second.jobs == []
+    assert [one.identifier for one in house.told(messages.Failed)] == ["a"]
+    assert second.jobs == []
 
 
 def test_a_job_that_is_put_back_has_a_place_again(make_house):
@@ -231,7 +230,7 @@ def test_a_job_that_was_cancelled_amid_its_text_ends_with_its_replica(make_house
     house.links[0].tell(messages.Chunk("a", "x", (1,)))
     house.link.send(messages.Cancel("a"))
     house.links[0].tell(messages.Restarting("it was killed"))
-    assert [event.identifier for event in house.told(messages.Failed)] == ["a"]
+    assert [one.identifier for one in house.told(messages.Failed)] == ["a"]
     assert not house.told(messages.Finished)
 
 
