@@ -11,7 +11,6 @@ from tests.growth import assert_within
 
 CURLS = "application/x-www-form-urlencoded"  # curl's, of what `-d` gives
 
-
 JSON = "application/json"
 SHORT = b'{"prompt": "x", "max_tokens": 1}'
 

@@ -12,7 +12,6 @@ from tests.scripted import ScriptedBackend
 
 MANY = {f"a{i}": 0 for i in range(60_000)}
 
-
 WRONG = {
     "prompt": ["", [], [""], [[]], 5, [1, "x"], [1, -1], [1.5], [True], [4096], None, ["x"] * 97],
     "max_tokens": [0, -2, 2.5, "10", 10**30, True],

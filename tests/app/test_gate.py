@@ -166,18 +166,6 @@ def test_a_small_input_takes_no_lock():
         in_thread(enter, gate, LARGE - 1)().leave()
 
 
-@pytest.mark.parametrize(("max_waiting", "max_busy", "num_busy"), [(0, 1000, 0), (5, 100, 100)])
-def test_no_more_wait_than_may_and_none_where_answers_take_threads(max_waiting, max_busy, num_busy):
-    gate = make_gate(max_waiting, max_busy, num_busy)
-    for _ in range(2):
-        enter(gate, LARGE)
-    for _ in range(2):
-        with pytest.raises(engine.Full) as caught:
-            enter(gate, LARGE)
-        assert caught.value.retry_after >= 1
-    assert gate.num_waiting == 0
-
-
 def test_what_gives_up_makes_room_behind_it():
     gate = make_gate()
     held = enter(gate, MAX_BYTES // 2)

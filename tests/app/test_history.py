@@ -31,7 +31,6 @@ TAGS = (
 )
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12)
 
-
 SYSTEM = "You add."
 RESULT = "It is two."
 FUNCTION = {"name": "add", "parameters": SCHEMA}

@@ -8,7 +8,6 @@ from tests.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.both_ways
 
-
 FIM = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 
 

@@ -122,11 +122,6 @@ def started(make_engine, jobs, has_room=lambda active, job: not active):
     return [j.identifier for j in backend.enqueued[1:]]
 
 
-def test_equal_jobs_start_in_the_order_of_their_arrival(make_engine):
-    names = [f"job{i}" for i in range(5)]
-    assert started(make_engine, [job(name, 1) for name in names]) == names
-
-
 def test_waiting_jobs_start_by_priority_then_share_then_length(make_engine):
     jobs = [
         job("long", 30, client="x"),

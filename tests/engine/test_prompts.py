@@ -86,7 +86,6 @@ JOBS = [
     *(of(f"short{n}", BASE[:n] + prompt(n, 7)) for n in (40, 240, 247, 500)),
 ]
 
-
 STREAM = of("stream", BASE, 150)
 
 

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.lm_eval
 TASKS = ("switchyard_facts", "switchyard_stories", "switchyard_sums")
 BOS = 1
 
-
 TOKENIZERS = {  # its own of the model's files, and the server's
     "huggingface": {"tokenizer_backend": "huggingface", "tokenizer": "models/demo"},
     "remote": {"tokenizer_backend": "remote"},

@@ -11,7 +11,6 @@ from tests.scripted import ScriptedBackend, says
 pytestmark = pytest.mark.both_ways
 COUNT = f"{URL}/count_tokens"
 
-
 USAGE = {
     "output_tokens": 2,
     "cache_creation_input_tokens": 0,

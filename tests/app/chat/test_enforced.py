@@ -41,7 +41,6 @@ CALLS = {
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{# MARKS #}{% if tools %} {% endif %}"
 THINKS = TEMPLATE + "<think>\n"
 
-
 HERMES = TEMPLATE.replace("MARKS", MARKS["hermes"])
 ONE_CALL = {"tool_choice": "required", "parallel_tool_calls": False}
 STRICT = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}

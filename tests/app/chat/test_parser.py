@@ -102,7 +102,6 @@ CALLS = [
     ("function-tag", '\n<function=f> {"a": 1}'),
 ]
 
-
 OBJECTS = '{"a": {"b": "{\\"", "c": {}}, "d": [{"e": 1}]}'
 TWO = [("f", "{}"), ("get_weather", '{"x": "}"}')]
 SEVERAL = [
