@@ -1,5 +1,6 @@
 """The kernels' source compiled for a CPU."""
 
+import contextlib
 import ctypes
 import functools
 import pathlib
@@ -33,3 +34,12 @@ def compiled(source, tiling=None):
 
 def launch(kernel, params, x, y, threads, shared=0):
     kernel(ctypes.byref(params), x, y, threads, shared)
+
+
+@contextlib.contextmanager
+def reversed_blocks(library, is_reversed):
+    """While open, the last block of a launch is the first to run."""
+    place = ctypes.c_int.in_dll(library, "is_reversed")
+    place.value = is_reversed
+    yield
+    place.value = False

@@ -185,6 +185,8 @@ DEV u32 add_atomic(u32* p, u32 v) {
 }
 
 // ---- launches: one block after the other
+extern "C" int is_reversed;
+int is_reversed = 0;  // whether the last block is the first to run
 template <class P, void (*KERNEL_OF)(const P)>
 static void run_fiber() {
     extern const void* parameters;
@@ -219,7 +221,8 @@ static void launch(const P* p, unsigned x, unsigned y, unsigned threads, unsigne
     std::vector<char> memory(shared + 128);
     shared_memory = (char*)(((uintptr_t)memory.data() + 127) & ~(uintptr_t)127);
     for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)
-        for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) {
+        for (unsigned i = 0; i < x; i++) {
+            blockIdx.x = is_reversed ? x - 1 - i : i;
             memset(shared_memory, 0xff, shared);
             run_block(run_fiber<P, KERNEL_OF>);
         }

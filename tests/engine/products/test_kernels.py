@@ -8,7 +8,7 @@ import torch
 from switchyard.engine.backends.exl2.cuda.products import params
 from switchyard.engine.backends.exl2.cuda.products.packing import Unsuitable, pack
 from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
-from tests.engine.products.compiled import compiled, launch
+from tests.engine.products.compiled import compiled, launch, reversed_blocks
 from tests.engine.products.matrices import Random
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
@@ -31,15 +31,17 @@ def tilings(chosen):
     return [pytest.param(c, marks=[] if c in chosen else hardship, id=str(tuple(c))) for c in ALL]
 
 
-def multiply(tiling, matrices, x, outputs, blocks, add=False):
+def multiply(tiling, matrices, x, outputs, blocks, is_reversed=False, **options):
     packed = [pack(one.matrix) for one in matrices]
     inputs = [x[:, one.order.long()].contiguous() for one in packed]
-    found = params.multiply(tiling, packed, inputs, outputs, add)
-    space = torch.full((blocks * tiling.space // 4,), float("nan"))
+    found = params.multiply(tiling, packed, inputs, outputs, **options)
+    space = torch.full((params.workspace_bytes(found, tiling, blocks) // 4,), float("nan"))
     counters = torch.zeros(params.num_tiles(found), dtype=torch.int32)
     found.ws, found.counters = space.data_ptr(), counters.data_ptr()
-    kernel = compiled("multiply.cu", tiling).launch_multiply
-    launch(kernel, found, blocks, 1, tiling.threads, params.shared_bytes(found, tiling))
+    library = compiled("multiply.cu", tiling)
+    shared = params.shared_bytes(found, tiling)
+    with reversed_blocks(library, is_reversed):
+        launch(library.launch_multiply, found, blocks, 1, tiling.threads, shared)
     assert not counters.any()
 
 
@@ -106,13 +108,43 @@ def test_less_shared_memory_is_fewer_stages(tiling):
     assert error(out, exact(one, x)) < 5e-4
 
 
-def test_the_same_bits_come_from_any_order_of_blocks():
-    """Sums of shared tiles have a fixed order: a repeated product differs in no bit."""
-    tiling, one, x = TILINGS[8][0], Random(128, PLANS["all"]), random_input(5)
-    first, second = outputs(5, one, one)
-    multiply(tiling, [one], x, [first], 6)
-    multiply(tiling, [one], x, [second], 6)
-    assert torch.equal(first, second)
+@pytest.mark.parametrize("pair", [False, True])
+def test_the_same_bits_come_from_any_order_of_blocks(pair):
+    """Sums of shared tiles have a fixed order."""
+    tiling, x = TILINGS[8][0], random_input(5)
+    several = [Random(128, PLANS[plan]) for plan in ("all", "4")]
+    found = outputs(5, *several, *several)
+    for outs, is_reversed in ((found[:2], False), (found[2:], True)):
+        multiply(tiling, several, x, outs, 9, is_reversed=is_reversed, pair=pair)
+    first, second = (torch.cat(outs) for outs in (found[:2], found[2:]))
+    assert torch.equal(first.view(torch.int16), second.view(torch.int16))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7, 12])
+@pytest.mark.parametrize("tiling", tilings(IN_CI[:2]))
+def test_a_pair_is_activated(tiling, blocks):
+    """By one block; by one for each matrix; by blocks whose shares end within tiles, also in both
+    matrices at once.
+    """
+    gate, up = (Random(320, PLANS[plan], seed=1) for plan in ("all", "5 by 64"))
+    x, [out, none] = random_input(tiling.TT * 8 - 1) * 3, outputs(tiling.TT * 8 - 1, gate, up)
+    multiply(tiling, [gate, up], x, [out, none], blocks, pair=True)
+    expected = torch.nn.functional.silu(exact(gate, x)) * exact(up, x)
+    assert error(out, expected) < 5e-4
+    assert none.isnan().all()
+
+
+def test_a_pair_beyond_float16_is_clamped_and_nan_stays():
+    """silu(-infinity) is 0, not NaN."""
+    tiling, one = TILINGS[8][0], Random(64, PLANS["4"])
+    x = torch.full((3, ROWS), 6.5e4).half()
+    x[1, 7] = float("nan")
+    x[2] = torch.where(one.weights[:, 0] < 0, 6.5e4, -6.5e4)[torch.argsort(one.matrix.order)]
+    [out] = outputs(3, one)
+    multiply(tiling, [one, one], x, [out, out], 2, pair=True)
+    assert torch.isfinite(out[0]).all() and out[0].abs().max() == 65504
+    assert out[1].isnan().all()
+    assert exact(one, x)[2, 0] < -65504 and out[2, 0] == 0
 
 
 def test_a_residual_beyond_float16_is_clamped_and_nan_stays():

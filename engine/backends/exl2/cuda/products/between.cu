@@ -6,14 +6,13 @@
 
 #include <instructions.cuh>
 
+#include <halves.cuh>
+
 DEV void begin() {
     if (PDL) {
         let_next_kernel_begin();
         await_kernel_before();
     }
-}
-DEV u32 join(u32 a, u32 b, u32 i, u32 j) {  // halves i of a, j of b
-    return (a >> 16 * i & 0xffff) | (b >> 16 * j) << 16;
 }
 
 // y[i] = norm(x)[perm[i]], RMSNorm, for each of up to 3 permutations; a block for each row. The
@@ -27,7 +26,6 @@ struct Norm {
     u32 n, num;
     float eps;
 };
-DEV float number(const u32* x, u32 i) { return i & 1 ? high(x[i / 2]) : low(x[i / 2]); }
 KERNEL(NORM_THREADS, 1) normalize(CONSTANT Norm p) {
     SHARED;
     u32* const row = (u32*)smem;
@@ -85,7 +83,6 @@ struct Activate {
     u32* y;
     u32 n;
 };
-DEV float silu(float a) { return a / (1.0f + exponential(-a)); }
 KERNEL(256, 1) activate(CONSTANT Activate p) {
     const u32 i = blockIdx.x * 256 + threadIdx.x;
     begin();

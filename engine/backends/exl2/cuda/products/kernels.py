@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from switchyard.engine.backends.exl2.cuda.products import driver, params
+from switchyard.engine.backends.exl2.cuda.products import driver, params, tilings
 from switchyard.engine.backends.exl2.cuda.products.nvrtc import Code
 from switchyard.engine.backends.exl2.cuda.products.packing import CHUNK, TILE, Packed
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
-from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS, choose
+from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
 
 NORM_THREADS, THREADS, UNPACK_CHUNKS = 512, 256, 4
 OVERLAPPING = (9, 0)  # compute capability from which on kernels may overlap
@@ -28,18 +28,18 @@ class Kernels:
         self._pdl = {"PDL": int(overlaps)}
         self._code = Code(properties.name, capability, driver.version())
         self._multiply: dict[Tiling, driver.Kernel] = {}
-        tilings = [tiling for pair in TILINGS.values() for tiling in pair]
+        every = [tiling for pair in TILINGS.values() for tiling in pair]
         with torch.cuda.device(index):
             torch.zeros(1, device=self._device)  # makes the context
             self._most_shared = driver.most_shared(index)
             sources = [("between.cu", self._pdl), ("unpack.cu", {})]
-            sources += [("multiply.cu", tiling.macros | self._pdl) for tiling in tilings]
+            sources += [("multiply.cu", tiling.macros | self._pdl) for tiling in every]
             between, unpack, *_ = self._code.read_all(sources)
             self._normalize, self._gather, self._activate = driver.load(
                 between, "normalize", "gather", "activate", overlaps=overlaps
             )
             [self._unpack] = driver.load(unpack, "unpack", overlaps=False)
-        most = max(abs(t.blocks) * t.space for t in tilings)
+        most = max(abs(t.blocks) * t.space for t in every)
         self._space = torch.empty(
             most * self.multiprocessors, dtype=torch.uint8, device=self._device
         )
@@ -61,9 +61,33 @@ class Kernels:
         `add`: whether to add the products to the outputs.
         """
         if tiling is None:
-            tiles = sum(packed.columns // TILE for packed in matrices)
-            tiling = choose(len(inputs[0]), tiles, self.multiprocessors)
-        found = params.multiply(tiling, matrices, inputs, outputs, add)
+            tiling = self._chosen(matrices, len(inputs[0]))
+        self._multiply_by(params.multiply(tiling, matrices, inputs, outputs, add), tiling)
+
+    def gate(
+        self,
+        matrices: Sequence[Packed],
+        inputs: Sequence[torch.Tensor],
+        tiling: Tiling | None = None,
+    ) -> torch.Tensor:
+        """Returns silu(first product) * second product. The matrices have the same size."""
+        rows, columns = len(inputs[0]), matrices[0].columns
+        both = torch.empty((2, rows, columns), dtype=torch.half, device=inputs[0].device)
+        if rows <= tilings.PAIRED_ROWS:
+            out = both[0]
+            tiling = tiling or self._chosen(matrices, rows)
+            found = params.multiply(tiling, matrices, inputs, [out, out], pair=True)
+            if self._multiply_by(found, tiling):
+                return out
+        self.multiply(matrices, inputs, both.unbind(), tiling=tiling)
+        return self.activate(*both)
+
+    def _chosen(self, matrices: Sequence[Packed], rows: int) -> Tiling:
+        tiles = sum(packed.columns // TILE for packed in matrices)
+        return tilings.choose(rows, tiles, self.multiprocessors)
+
+    def _multiply_by(self, found: params.Multiply, tiling: Tiling) -> bool:
+        """Returns whether there was enough workspace."""
         found.ws, found.counters = self._space.data_ptr(), self._counters.data_ptr()
         tiling = params.fitting(found, tiling, self._most_shared)
         function, shared = self._function(tiling), params.shared_bytes(found, tiling)
@@ -71,7 +95,10 @@ class Kernels:
         if not resident:
             raise driver.Unavailable(f"the GPU has less shared memory than {shared} bytes")
         blocks = params.num_blocks(found, tiling, self.multiprocessors, resident)
+        if params.workspace_bytes(found, tiling, blocks) > self._space.nbytes:
+            return False
         self._launch(function, (blocks, 1), tiling.threads, shared, found)
+        return True
 
     def _launch(
         self,

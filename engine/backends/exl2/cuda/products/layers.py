@@ -105,12 +105,18 @@ class OwnProducts:
         inner = [self._take(m, order) for m in (module.gate_proj, module.up_proj)]
         orders = distinct([one.packed for one in inner])
         width = inner[0].packed.columns
+        has_bias = any(one.bias is not None for one in inner)
 
         def forward(own: Any, x: torch.Tensor, **_: Any) -> torch.Tensor:
             flat = x.view(-1, x.shape[-1])
-            both = torch.empty((2, len(flat), width), dtype=torch.half, device=x.device)
-            self._project(own, flat, inner, orders, both.unbind())
-            self._add(flat, self._kernels.activate(*both), outer, is_natural=False)
+            if len(flat) <= MAX_ROWS and not has_bias:
+                inputs = self._normed(own, flat, orders, len(inner))
+                gated = self._kernels.gate([one.packed for one in inner], inputs)
+            else:
+                both = torch.empty((2, len(flat), width), dtype=torch.half, device=x.device)
+                self._project(own, flat, inner, orders, both.unbind())
+                gated = self._kernels.activate(*both)
+            self._add(flat, gated, outer, is_natural=False)
             return x
 
         self._install(module, forward)
@@ -174,9 +180,7 @@ class OwnProducts:
         """Several products of the norm of `flat`."""
         matrices = [one.packed for one in inner]
         if len(flat) <= MAX_ROWS:
-            norm = own.pre_layernorm
-            inputs = self._kernels.normalize(flat, norm.weight, norm.variance_epsilon, orders)
-            self._kernels.multiply(matrices, inputs * (len(matrices) // len(inputs)), outs)
+            self._kernels.multiply(matrices, self._normed(own, flat, orders, len(inner)), outs)
         else:
             x = normed(own, flat)
             for packed, out in zip(matrices, outs, strict=True):
@@ -185,6 +189,14 @@ class OwnProducts:
         for one, out in zip(inner, outs, strict=True):
             if one.bias is not None:
                 out.add_(one.bias)
+
+    def _normed(
+        self, own: Any, flat: torch.Tensor, orders: Sequence[torch.Tensor], number: int
+    ) -> list[torch.Tensor]:
+        """Returns the norm of `flat`, as each of `number` matrices reads it."""
+        norm = own.pre_layernorm
+        found = self._kernels.normalize(flat, norm.weight, norm.variance_epsilon, orders)
+        return found * (number // len(found))
 
     def _add(
         self, residual: torch.Tensor, x: torch.Tensor, outer: PackedWeights, is_natural: bool = True

@@ -3,7 +3,8 @@
 //
 // The work, in words of weights, is cut into equal shares, one for each block. Warps of a block
 // split a share along the input rows (WK), or stand side by side over x (WN). A tile that several
-// blocks share is summed by the last of them, in fixed order: results don't depend on timing.
+// blocks share is summed by the last of them, in fixed order: results don't depend on timing. So are
+// the tiles of the same columns of gate and up (pair), whose last block also multiplies them.
 //
 // TT: rows of x, in eights. WN: warps side by side, 64 columns each. WK: warps along the input
 // rows. STAGES: chunks in flight. PDL: begin before the kernel before has ended (compute
@@ -16,14 +17,17 @@
 
 #include <instructions.cuh>
 
+#include <halves.cuh>
 #include <weights.cuh>
 
 struct Params {
     Mat m[3];
-    float* ws;      // sums of shared tiles, two places for each block
-    u32* counters;  // of blocks that are done with a shared tile; 0 between launches
+    float* ws;      // sums of shared tiles: two places for each block, or, of pairs, one for each
+                    // block and tile
+    u32* counters;  // of shares of a tile, or of a pair, that are done; 0 between launches
     u32 num, total, rows,
         slot;  // matrices; words a column of all; of x; bytes of a stage's weights
+    u32 pair;  // whether out of the first matrix is silu(x W0) * x W1
 };
 
 DEV void sync_k(int kg) {
@@ -93,6 +97,18 @@ DEV void enter(Walk& w, const Mat& m, u32 k) {
     w.mask = (1u << r.shift) - 1;
     w.group = r.group;
     w.prefix = r.prefix;
+}
+
+DEV u32 quotient(u64 a, u32 b) { return a >> 32 ? (u32)(a / b) : (u32)a / b; }
+
+struct Sharers {
+    u32 first, last;
+};  // of a tile: blocks
+
+DEV Sharers sharers(const Params& p, const Mat& m, u32 tile, u32 blocks) {
+    const u32 first = m.base + tile * m.cost, last = first + m.cost - m.runs[m.num_runs - 1].bits;
+    return {quotient((u64)(first + 1) * blocks - 1, p.total),
+            quotient((u64)(last + 1) * blocks - 1, p.total)};
 }
 
 KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
@@ -282,21 +298,15 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
         }
         sync_block();
 
-        const bool whole = k0 == 0 && k1 == m.chunks;
+        const bool whole = !p.pair && k0 == 0 && k1 == m.chunks;
+        const Mat& to = p.pair ? p.m[0] : m;
         const u32 width = WN * 16;  // in F4
         const u32 space = TT * 8 * width;
-        u32 b0 = 0, b1 = 0;
-        if (!whole) {
-            const u32 first = m.base + tile * m.cost,
-                      last = first + m.cost - m.runs[m.num_runs - 1].bits;
-            b0 = (u32)(((u64)(first + 1) * blocks - 1) / p.total);
-            b1 = (u32)(((u64)(last + 1) * blocks - 1) / p.total);
-        }
         auto finish = [&](u32 row, u32 c, F4 v) {
             const u32 col = tile * WN * 64 + c * 4;
-            if (col >= m.n) return;
-            u32* const o = (u32*)(m.out + (u64)row * m.ldo + col * 2);
-            if (m.add) {
+            if (col >= to.n) return;
+            u32* const o = (u32*)(to.out + (u64)row * to.ldo + col * 2);
+            if (to.add) {
                 U2 old = *(const U2*)o;
                 v.v[0] += low(old.v[0]);
                 v.v[1] += high(old.v[0]);
@@ -308,6 +318,12 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
                  pack(sat(v.v[2]), sat(v.v[3]))}};  // the residual of a deep model may pass 65504
         };
         F4* const ws = (F4*)p.ws;
+        // From one share to the next, either the block or the tile is another: no two shares of a
+        // launch have the same sum of both.
+        auto sums = [&](const Mat& of, u32 of_block, bool begins) {
+            return ws + (p.pair ? of_block + of.tile0 + tile : of_block * 2 + begins) * space;
+        };
+        F4* const own = sums(m, block, !k0);
         for (u32 i = tid; i < p.rows * width; i += WN * WK * 32) {
             const u32 row = i / width, c = i % width;
             F4 v = red[row * width + c];
@@ -320,25 +336,38 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
             if (whole)
                 finish(row, c, v);
             else
-                ws[(block * 2 + (k0 ? 0 : 1)) * space + i] = v;
+                own[i] = v;
         }
         if (!whole) {
+            const Sharers some = sharers(p, to, tile, blocks);
+            Sharers others = {1, 0};  // of the pair's second tile
+            if (p.pair) others = sharers(p, p.m[1], tile, blocks);
             fence();
             sync_block();
             if (tid == 0) {
-                u32* const counter = p.counters + m.tile0 + tile;
-                flag = add_atomic(counter, 1u) == b1 - b0;
+                u32* const counter = p.counters + to.tile0 + tile;
+                const u32 shares = some.last - some.first + 1 + others.last - others.first + 1;
+                flag = add_atomic(counter, 1u) == shares - 1;
                 if (flag) *counter = 0;
             }
             sync_block();
             if (flag) {
                 fence();
-                for (u32 i = tid; i < p.rows * width; i += WN * WK * 32) {
-                    F4 v = ldcg(ws + (b0 * 2 + 1) * space + i);
-                    for (u32 b = b0 + 1; b <= b1; b++) {
-                        F4 o = ldcg(ws + b * 2 * space + i);
+                auto all = [&](const Mat& of, Sharers of_tile, u32 i) {
+                    F4 v = ldcg(sums(of, of_tile.first, true) + i);
+                    for (u32 b = of_tile.first + 1; b <= of_tile.last; b++) {
+                        F4 o = ldcg(sums(of, b, false) + i);
 #pragma unroll
                         for (int j = 0; j < 4; j++) v.v[j] += o.v[j];
+                    }
+                    return v;
+                };
+                for (u32 i = tid; i < p.rows * width; i += WN * WK * 32) {
+                    F4 v = all(to, some, i);
+                    if (p.pair) {
+                        const F4 up = all(p.m[1], others, i);
+#pragma unroll
+                        for (int j = 0; j < 4; j++) v.v[j] = silu(sat(v.v[j])) * sat(up.v[j]);
                     }
                     finish(i / width, i % width, v);
                 }

@@ -21,7 +21,7 @@ from switchyard.engine.backends.exl2.cuda.products.driver import Unavailable
 logger = logging.getLogger(__name__)
 
 HERE = pathlib.Path(__file__).parent
-HEADERS = ("instructions.cuh", "weights.cuh")
+HEADERS = ("instructions.cuh", "halves.cuh", "weights.cuh")
 
 
 class Compiler:

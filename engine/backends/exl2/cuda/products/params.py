@@ -59,7 +59,7 @@ class Multiply(ctypes.Structure):
         ("m", CMatrix * MAX_MATRICES),
         ("ws", _pointer),
         ("counters", _pointer),
-        *((name, _u32) for name in ("num", "total", "rows", "slot")),
+        *((name, _u32) for name in ("num", "total", "rows", "slot", "pair")),
     ]
 
 
@@ -92,13 +92,15 @@ def multiply(
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
     add: bool = False,
+    pair: bool = False,
 ) -> Multiply:
     """Returns the kernel's parameters, except the workspace and the counters. For each matrix,
     `inputs` contains a tensor of (rows, rows of the matrix), in the matrix's order, and `outputs` a
     tensor of (rows, padded columns of the matrix). `add`: whether to add the products to the
-    outputs.
+    outputs. `pair`: whether to write only silu(first product) * second product, to the first
+    output.
     """
-    params = Multiply(num=len(matrices), rows=len(inputs[0]))
+    params = Multiply(num=len(matrices), rows=len(inputs[0]), pair=pair)
     base = first_tile = 0
     each = zip(params.m, matrices, inputs, outputs, strict=False)
     for to, packed, x, out in each:
@@ -125,6 +127,13 @@ def _describe(to: CMatrix, packed: Packed, out: torch.Tensor) -> None:
     to.num_runs = len(packed.runs)
     for place, run in zip(to.runs, packed.runs, strict=False):
         place.start, place.bits, place.prefix, place.group, place.shift = run
+
+
+def workspace_bytes(params: Multiply, tiling: Tiling, blocks: int) -> int:
+    """Returns the number of bytes for the sums of tiles that several blocks compute."""
+    if params.pair:
+        return tiling.space // 2 * (blocks + num_tiles(params))
+    return tiling.space * blocks
 
 
 def num_tiles(params: Multiply) -> int:

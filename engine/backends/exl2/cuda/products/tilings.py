@@ -5,6 +5,7 @@
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
 
 MAX_ROWS = 64
+PAIRED_ROWS = 16  # the most rows with which the product of gate and up also activates
 
 # By the most rows: for launches of few tiles, and for those with a tile or more for each
 # multiprocessor.
