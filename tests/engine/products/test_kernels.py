@@ -33,7 +33,7 @@ def tilings(chosen):
 
 def multiply(tiling, matrices, x, outputs, blocks, is_reversed=False, **options):
     packed = [pack(one.matrix) for one in matrices]
-    inputs = [x[:, one.order.long()].contiguous() for one in packed]
+    inputs = [x if tiling.STAGED else x[:, one.order.long()].contiguous() for one in packed]
     found = params.multiply(tiling, packed, inputs, outputs, **options)
     space = torch.full((params.workspace_bytes(found, tiling, blocks) // 4,), float("nan"))
     counters = torch.zeros(params.num_tiles(found), dtype=torch.int32)
@@ -139,12 +139,13 @@ def test_a_pair_beyond_float16_is_clamped_and_nan_stays():
     tiling, one = TILINGS[8][0], Random(64, PLANS["4"])
     x = torch.full((3, ROWS), 6.5e4).half()
     x[1, 7] = float("nan")
-    x[2] = torch.where(one.weights[:, 0] < 0, 6.5e4, -6.5e4)[torch.argsort(one.matrix.order)]
+    x[2] = 0
+    x[2, one.matrix.order[one.weights[:, 0].argmin()]] = float("inf")
     [out] = outputs(3, one)
     multiply(tiling, [one, one], x, [out, out], 2, pair=True)
     assert torch.isfinite(out[0]).all() and out[0].abs().max() == 65504
     assert out[1].isnan().all()
-    assert exact(one, x)[2, 0] < -65504 and out[2, 0] == 0
+    assert out[2, 0] == 0
 
 
 def test_a_residual_beyond_float16_is_clamped_and_nan_stays():
@@ -155,6 +156,35 @@ def test_a_residual_beyond_float16_is_clamped_and_nan_stays():
     multiply(tiling, [one], x, [out], 2, add=True)
     assert torch.isfinite(out[0]).all() and out[0].abs().max() == 65504
     assert out[1].isnan().all()
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize("tiling", [one._replace(STAGED=1) for one in TILINGS[8]], ids=str)
+def test_x_is_put_into_order_and_normalized(tiling, has_norm):
+    """By each block that needs it: for parts of tiles, and once for several tiles."""
+    several = [Random(256, PLANS["all"], seed=1), Random(128, PLANS["4"], seed=2)]
+    gen = torch.Generator().manual_seed(0)
+    weight = torch.randn(ROWS, generator=gen).half()
+    for rows, blocks in ((1, 1), (2, 5), (7, 9)):
+        x = torch.randn((rows, ROWS), generator=gen).half()
+        normal, options = x, {}
+        if has_norm:
+            x[0, 5] = float("inf")  # a residual beyond float16's range
+            clamped = x.double().clamp(-65504, 65504)
+            root = torch.rsqrt(clamped.square().mean(-1, keepdim=True) + 0.5)
+            normal, options = clamped * root * weight, {"norm": (weight, 0.5)}
+        found = outputs(rows, *several)
+        multiply(tiling, several, x, found, blocks, **options)
+        for one, out in zip(several, found, strict=True):
+            assert error(out, exact(one, normal)) < 5e-4
+
+
+def test_nan_in_a_row_that_is_normalized_stays():
+    tiling, one, x = TILINGS[8][1]._replace(STAGED=1), Random(64, PLANS["4"]), random_input(2)
+    x[1, 7] = float("nan")
+    [out] = outputs(2, one)
+    multiply(tiling, [one], x, [out], 2, norm=(torch.ones(ROWS).half(), 1e-5))
+    assert torch.isfinite(out[0]).all() and out[1].isnan().all()
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -9,11 +9,13 @@ from switchyard.engine.backends.exl2.cuda.products import driver, params, tiling
 from switchyard.engine.backends.exl2.cuda.products.nvrtc import Code
 from switchyard.engine.backends.exl2.cuda.products.packing import CHUNK, TILE, Packed
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
-from switchyard.engine.backends.exl2.cuda.products.tilings import TILINGS
+from switchyard.engine.backends.exl2.cuda.products.tilings import FEW_ROWS, TILINGS
 
 NORM_THREADS, THREADS, UNPACK_CHUNKS = 512, 256, 4
 OVERLAPPING = (9, 0)  # compute capability from which on kernels may overlap
 MAX_TILES = 2**15  # of a launch
+
+Norm = tuple[torch.Tensor, float]  # weight and epsilon
 
 
 class Kernels:
@@ -29,6 +31,7 @@ class Kernels:
         self._code = Code(properties.name, capability, driver.version())
         self._multiply: dict[Tiling, driver.Kernel] = {}
         every = [tiling for pair in TILINGS.values() for tiling in pair]
+        every += [tiling._replace(STAGED=1) for tiling in TILINGS[FEW_ROWS]]
         with torch.cuda.device(index):
             torch.zeros(1, device=self._device)  # makes the context
             self._most_shared = driver.most_shared(index)
@@ -55,31 +58,36 @@ class Kernels:
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
         add: bool = False,
+        norm: Norm | None = None,
+        is_natural: bool = False,
         tiling: Tiling | None = None,
     ) -> None:
-        """`inputs`: a tensor for each matrix, with its columns in the order of the matrix's rows.
-        `add`: whether to add the products to the outputs.
+        """`inputs`: a tensor for each matrix, with its columns in the order of the matrix's rows
+        or, with `is_natural`, in their natural order. `add`: whether to add the products to the
+        outputs. `norm`: of the inputs, only with `is_natural`.
         """
-        if tiling is None:
-            tiling = self._chosen(matrices, len(inputs[0]))
-        self._multiply_by(params.multiply(tiling, matrices, inputs, outputs, add), tiling)
+        tiling = tiling or self._chosen(matrices, len(inputs[0]))
+        tiling = tiling._replace(STAGED=int(is_natural))
+        found = params.multiply(tiling, matrices, inputs, outputs, add=add, norm=norm)
+        self._multiply_by(found, tiling)
 
     def gate(
         self,
         matrices: Sequence[Packed],
         inputs: Sequence[torch.Tensor],
-        tiling: Tiling | None = None,
+        norm: Norm | None = None,
+        is_natural: bool = False,
     ) -> torch.Tensor:
-        """Returns silu(first product) * second product. The matrices have the same size."""
+        """Returns silu(first product) * second product, of matrices of the same size."""
         rows, columns = len(inputs[0]), matrices[0].columns
         both = torch.empty((2, rows, columns), dtype=torch.half, device=inputs[0].device)
         if rows <= tilings.PAIRED_ROWS:
             out = both[0]
-            tiling = tiling or self._chosen(matrices, rows)
-            found = params.multiply(tiling, matrices, inputs, [out, out], pair=True)
+            tiling = self._chosen(matrices, rows)._replace(STAGED=int(is_natural))
+            found = params.multiply(tiling, matrices, inputs, [out, out], pair=True, norm=norm)
             if self._multiply_by(found, tiling):
                 return out
-        self.multiply(matrices, inputs, both.unbind(), tiling=tiling)
+        self.multiply(matrices, inputs, both.unbind(), norm=norm, is_natural=is_natural)
         return self.activate(*both)
 
     def _chosen(self, matrices: Sequence[Packed], rows: int) -> Tiling:

@@ -24,7 +24,7 @@ from switchyard.engine.backends.exl2.cuda.products.packing import (
     pack,
     read_groups,
 )
-from switchyard.engine.backends.exl2.cuda.products.tilings import MAX_ROWS
+from switchyard.engine.backends.exl2.cuda.products.tilings import MAX_ROWS, is_staged
 
 LARGE = 2**26  # bytes of a matrix that waits on the host while it is laid out
 
@@ -89,9 +89,10 @@ class OwnProducts:
             self._project(own, flat, inner, orders, outs)
             heads = qkv.view(rows, length, -1, own.head_dim)
             mixed = self._attend(own, heads, attn_params)
-            if len(flat) <= MAX_ROWS:
+            is_natural = is_staged(*mixed.shape)
+            if len(flat) <= MAX_ROWS and not is_natural:
                 mixed = self._kernels.gather(mixed, outer.packed.order)
-            self._add(flat, mixed, outer)
+            self._add(flat, mixed, outer, is_natural or len(flat) > MAX_ROWS)
             return x
 
         self._install(module, forward)
@@ -110,8 +111,8 @@ class OwnProducts:
         def forward(own: Any, x: torch.Tensor, **_: Any) -> torch.Tensor:
             flat = x.view(-1, x.shape[-1])
             if len(flat) <= MAX_ROWS and not has_bias:
-                inputs = self._normed(own, flat, orders, len(inner))
-                gated = self._kernels.gate([one.packed for one in inner], inputs)
+                inputs, options = self._normed(own, flat, orders, len(inner))
+                gated = self._kernels.gate([one.packed for one in inner], inputs, **options)
             else:
                 both = torch.empty((2, len(flat), width), dtype=torch.half, device=x.device)
                 self._project(own, flat, inner, orders, both.unbind())
@@ -129,8 +130,9 @@ class OwnProducts:
             packed = weights.packed
             out = torch.empty((len(flat), packed.columns), dtype=torch.half, device=x.device)
             if len(flat) <= MAX_ROWS:
-                ordered = self._kernels.gather(flat, packed.order)
-                self._kernels.multiply([packed], [ordered], [out])
+                is_natural = is_staged(*flat.shape)
+                ordered = flat if is_natural else self._kernels.gather(flat, packed.order)
+                self._kernels.multiply([packed], [ordered], [out], is_natural=is_natural)
             else:
                 for columns, part in self._unpacked(packed):
                     torch.mm(flat, part, out=out[:, columns])
@@ -180,7 +182,8 @@ class OwnProducts:
         """Several products of the norm of `flat`."""
         matrices = [one.packed for one in inner]
         if len(flat) <= MAX_ROWS:
-            self._kernels.multiply(matrices, self._normed(own, flat, orders, len(inner)), outs)
+            inputs, options = self._normed(own, flat, orders, len(inner))
+            self._kernels.multiply(matrices, inputs, outs, **options)
         else:
             x = normed(own, flat)
             for packed, out in zip(matrices, outs, strict=True):
@@ -192,17 +195,19 @@ class OwnProducts:
 
     def _normed(
         self, own: Any, flat: torch.Tensor, orders: Sequence[torch.Tensor], number: int
-    ) -> list[torch.Tensor]:
-        """Returns the norm of `flat`, as each of `number` matrices reads it."""
-        norm = own.pre_layernorm
-        found = self._kernels.normalize(flat, norm.weight, norm.variance_epsilon, orders)
-        return found * (number // len(found))
+    ) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        """Returns what each of `number` matrices is multiplied by, and options of their product."""
+        norm = (own.pre_layernorm.weight, own.pre_layernorm.variance_epsilon)
+        if is_staged(*flat.shape):
+            return [flat] * number, {"norm": norm, "is_natural": True}
+        found = self._kernels.normalize(flat, *norm, orders)
+        return found * (number // len(found)), {}
 
     def _add(
-        self, residual: torch.Tensor, x: torch.Tensor, outer: PackedWeights, is_natural: bool = True
+        self, residual: torch.Tensor, x: torch.Tensor, outer: PackedWeights, is_natural: bool
     ) -> None:
         if len(x) <= MAX_ROWS:
-            self._kernels.multiply([outer.packed], [x], [residual], add=True)
+            self._kernels.multiply([outer.packed], [x], [residual], add=True, is_natural=is_natural)
         else:
             for columns, part in self._unpacked(outer.packed, is_natural):
                 residual[:, columns].addmm_(x, part)

@@ -8,9 +8,13 @@
 //
 // TT: rows of x, in eights. WN: warps side by side, 64 columns each. WK: warps along the input
 // rows. STAGES: chunks in flight. PDL: begin before the kernel before has ended (compute
-// capability 9.0).
+// capability 9.0). STAGED: x is in its natural order and maybe not normalized; a block copies what it
+// needs of x to shared memory, in the order of the weights' rows, before it multiplies. For few rows.
 #ifndef PDL
 #define PDL 0
+#endif
+#ifndef STAGED
+#define STAGED 0
 #endif
 #define MINB (TT == 1 && WN * WK < 16 ? 16 / (WN * WK) : 1)  // at most 128 registers for few rows
 #define SCALE_ACC (TT <= 2)  // scales on sums of few rows, on weights of many
@@ -28,6 +32,9 @@ struct Params {
     u32 num, total, rows,
         slot;  // matrices; words a column of all; of x; bytes of a stage's weights
     u32 pair;  // whether out of the first matrix is silu(x W0) * x W1
+    // only if STAGED
+    float eps;          // of the norm
+    const u32* weight;  // of the norm, or null
 };
 
 DEV void sync_k(int kg) {
@@ -111,18 +118,87 @@ DEV Sharers sharers(const Params& p, const Mat& m, u32 tile, u32 blocks) {
             quotient((u64)(last + 1) * blocks - 1, p.total)};
 }
 
+// Copies columns of x, those of the weights' chunks k0 to k1, to `to`: 32 of each row for each
+// chunk. With p.weight they are those of x's RMSNorm; as in between.cu, x is clamped. Only weights
+// and orders are read before the kernel before has ended.
+DEV void stage(const Params& p, const Mat& m, u32 k0, u32 k1, u32* to, bool& waited) {
+    const u32 tid = threadIdx.x, threads = WN * WK * 32, warps = WN * WK, num = (k1 - k0) * 4;
+    U4* const x = (U4*)to;                            // 8 columns each
+    U4* const weights = x + m.chunks * p.rows * 4;    // of the norm
+    float* const sums = (float*)(weights + m.chunks * 4);  // of squares, for each row and warp
+    auto place = [&](u32 i, u32 row) { return (i >> 2) * p.rows * 4 + row * 4 + (i & 3); };
+    for (u32 i = tid; i < num; i += threads) {
+        const U4* const from = (const U4*)m.perm + (k0 * 4 + i) * 2;
+        const U4 at[2] = {from[0], from[1]};
+        U4 order, w;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const u32 a = at[j >> 1].v[2 * (j & 1)], b = at[j >> 1].v[2 * (j & 1) + 1];
+            order.v[j] = a | b << 16;
+            if (p.weight) w.v[j] = join(p.weight[a / 2], p.weight[b / 2], a & 1, b & 1);
+        }
+        x[place(i, 0)] = order;  // until row 0 takes its place
+        if (p.weight) weights[i] = w;
+    }
+    if (PDL && !waited) await_kernel_before();
+    waited = true;
+    if (p.weight) {
+        for (u32 row = 0; row < p.rows; row++) {
+            const U4* const from = (const U4*)(m.x + (u64)row * m.ldx);
+            float sum = 0.0f;
+            for (u32 i = tid; i < m.chunks * 4; i += threads) {
+                const U4 v = from[i];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float a = sat(low(v.v[j])), b = sat(high(v.v[j]));
+                    sum += a * a + b * b;
+                }
+            }
+            for (int distance = 16; distance; distance >>= 1) sum += shuffle_xor(sum, distance);
+            if (!(tid & 31)) sums[row * warps + (tid >> 5)] = sum;
+        }
+        sync_block();
+    }
+    for (u32 row = p.rows; row-- > 0;) {
+        const u32* const from = (const u32*)(m.x + (u64)row * m.ldx);
+        float sum = 0.0f;
+        if (p.weight)
+            for (u32 i = 0; i < warps; i++) sum += sums[row * warps + i];
+        const float scale = inverse_root(sum / (m.chunks * 32) + p.eps);
+        for (u32 i = tid; i < num; i += threads) {
+            const U4 order = x[place(i, 0)];
+            U4 v, w;
+            if (p.weight) w = weights[i];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const u32 a = order.v[j] & 0xffff, b = order.v[j] >> 16;
+                v.v[j] = join(from[a / 2], from[b / 2], a & 1, b & 1);
+                if (p.weight)
+                    v.v[j] = pack(sat(low(v.v[j])) * scale * low(w.v[j]),
+                                  sat(high(v.v[j])) * scale * high(w.v[j]));
+            }
+            x[place(i, row)] = v;
+        }
+    }
+    sync_block();
+}
+
 KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
     SHARED;
     SHARED_WORD(flag);  // whether this block is the last of a tile's
     const u32 tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, wn = warp % WN, kg = warp / WN;
     const u32 block = blockIdx.x, blocks = gridDim.x;
     const u32 g = lane >> 2, t4 = lane & 3;
-    const u32 xslot = TT * 512, stage_size = WN * p.slot + xslot;
+    const u32 xslot = STAGED ? 0 : TT * 512, stage_size = WN * p.slot + xslot;
     char* const mine = smem + kg * STAGES * stage_size;
     if (PDL) let_next_kernel_begin();
     Place at = place(p, (u32)((u64)p.total * block / blocks));
     const Place end = place(p, (u32)((u64)p.total * (block + 1) / blocks));
     bool waited = false;
+    const u32 ring_size = WK * STAGES * stage_size, sums_size = WK * TT * 8 * WN * 256;
+    u32* const xs_all = (u32*)(smem + (ring_size > sums_size ? ring_size : sums_size));
+    const u32* staged = nullptr;  // the order of what is there, and its chunks
+    u32 staged0 = 0, staged1 = 0;
 
     while (at.m < p.num &&
            (at.m < end.m ||
@@ -187,7 +263,17 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
                 }
             xfrom += 64;
         };
-        if (PDL && !waited) {
+        if (STAGED) {
+            for (u32 s = 0; s < STAGES - 1; s++) {
+                if (a + s < e) load_w(a + s, mine + s * stage_size);
+                commit();
+            }
+            if (staged != m.perm || staged0 != k0 || staged1 != k1)
+                stage(p, m, k0, k1, xs_all, waited);
+            staged = m.perm;
+            staged0 = k0;
+            staged1 = k1;
+        } else if (PDL && !waited) {
             for (u32 s = 0; s < STAGES - 1; s++)
                 if (a + s < e) load_w(a + s, mine + s * stage_size);
             if (PDL) await_kernel_before();
@@ -213,14 +299,15 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
             wait<STAGES - 2>();
             sync_k(kg);
             if (k + STAGES - 1 < e) {
-                load_x(tail);
+                if (!STAGED) load_x(tail);
                 load_w(k + STAGES - 1, tail);
             }
             commit();
             tail += stage_size;
             if (tail == ring) tail = mine;
             const char* const s = head + wn * p.slot;
-            const char* const xs = head + WN * p.slot;
+            const char* const xs =
+                STAGED ? (const char*)(xs_all + (k - k0) * p.rows * 16) : head + WN * p.slot;
             head += stage_size;
             if (head == ring) head = mine;
             if (k >= now.next) enter(now, m, k);
@@ -255,7 +342,8 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
                 u32 b[TT][4];
 #pragma unroll
                 for (int t = 0; t < TT; t++) {
-                    U4 v = *(const U4*)(xs + (t * 8 + g) * 64 + t4 * 16);
+                    const u32 row = STAGED && t * 8 + g >= p.rows ? 0 : t * 8 + g;
+                    U4 v = *(const U4*)(xs + row * 64 + t4 * 16);
 #pragma unroll
                     for (int i = 0; i < 4; i++) b[t][i] = v.v[i];
                 }

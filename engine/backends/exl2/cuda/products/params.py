@@ -26,10 +26,13 @@ class Tiling(NamedTuple):
     WK: int
     STAGES: int
     blocks: int
+    STAGED: int = 0
 
     @property
     def macros(self) -> dict[str, int]:
-        return {"TT": self.TT, "WN": self.WN, "WK": self.WK, "STAGES": self.STAGES}
+        macros = self._asdict()
+        del macros["blocks"]
+        return macros
 
     @property
     def threads(self) -> int:
@@ -47,7 +50,7 @@ class CRun(ctypes.Structure):
 
 class CMatrix(ctypes.Structure):
     _fields_ = [
-        *((name, _pointer) for name in ("w", "scale", "smax", "x", "out")),
+        *((name, _pointer) for name in ("w", "scale", "smax", "x", "out", "perm")),
         *((name, _u32) for name in ("n", "chunks", "cost", "base", "tiles", "tile0")),
         *((name, _u32) for name in ("num_runs", "ldx", "ldo", "add")),
         ("runs", CRun * MAX_RUNS),
@@ -60,6 +63,8 @@ class Multiply(ctypes.Structure):
         ("ws", _pointer),
         ("counters", _pointer),
         *((name, _u32) for name in ("num", "total", "rows", "slot", "pair")),
+        ("eps", ctypes.c_float),
+        ("weight", _pointer),
     ]
 
 
@@ -93,19 +98,24 @@ def multiply(
     outputs: Sequence[torch.Tensor],
     add: bool = False,
     pair: bool = False,
+    norm: tuple[torch.Tensor, float] | None = None,
 ) -> Multiply:
     """Returns the kernel's parameters, except the workspace and the counters. For each matrix,
     `inputs` contains a tensor of (rows, rows of the matrix), in the matrix's order, and `outputs` a
     tensor of (rows, padded columns of the matrix). `add`: whether to add the products to the
     outputs. `pair`: whether to write only silu(first product) * second product, to the first
-    output.
+    output. With `tiling.STAGED`, the columns of `inputs` are in their natural order, and `norm` is
+    None or the weight and epsilon of an RMSNorm, whose results are multiplied.
     """
     params = Multiply(num=len(matrices), rows=len(inputs[0]), pair=pair)
+    if norm is not None:
+        params.weight, params.eps = norm[0].data_ptr(), norm[1]
     base = first_tile = 0
     each = zip(params.m, matrices, inputs, outputs, strict=False)
     for to, packed, x, out in each:
         _describe(to, packed, out)
         to.x, to.ldx, to.add = x.data_ptr(), x.stride(0) * HALF, add
+        to.perm = packed.order.data_ptr()
         to.base, to.tile0, to.tiles = base, first_tile, -(-packed.columns // (TILE * tiling.WN))
         base, first_tile = base + to.tiles * packed.cost, first_tile + to.tiles
     params.total = base
@@ -142,11 +152,17 @@ def num_tiles(params: Multiply) -> int:
 
 def shared_bytes(params: Multiply, tiling: Tiling) -> int:
     """Returns the number of bytes of shared memory for a block. This memory holds the ring of
-    chunks first, and the sums of the warps later.
+    chunks first, and the sums of the warps later. Staged rows of x are beside them.
     """
-    stage = tiling.WN * int(params.slot) + tiling.TT * 512
+    stage = tiling.WN * int(params.slot) + (0 if tiling.STAGED else tiling.TT * 512)
     sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4
-    return max(tiling.WK * tiling.STAGES * stage, sums)
+    size = max(tiling.WK * tiling.STAGES * stage, sums)
+    if tiling.STAGED:
+        rows, halves = int(params.rows), int(params.m[0].chunks) * CHUNK
+        size += HALF * halves * rows
+        if params.weight:
+            size += HALF * halves + 4 * rows * tiling.WN * tiling.WK
+    return size
 
 
 def fitting(params: Multiply, tiling: Tiling, most_shared: int) -> Tiling:

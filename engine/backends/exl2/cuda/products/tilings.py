@@ -4,13 +4,16 @@
 
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
 
-MAX_ROWS = 64
+FEW_ROWS, MAX_ROWS = 8, 64
 PAIRED_ROWS = 16  # the most rows with which the product of gate and up also activates
+STAGED_ROWS = 2  # the most rows that a product puts into order itself, up to FEW_ROWS
+# Numbers of x and of the norm's weight in shared memory. More would leave room for fewer blocks.
+STAGED_NUMBERS = 3 * 4096
 
 # By the most rows: for launches of few tiles, and for those with a tile or more for each
 # multiprocessor.
 TILINGS = {
-    8: (Tiling(1, 1, 8, 4, -2), Tiling(1, 1, 4, 6, -4)),
+    FEW_ROWS: (Tiling(1, 1, 8, 4, -2), Tiling(1, 1, 4, 6, -4)),
     16: (Tiling(2, 1, 8, 4, -1), Tiling(2, 4, 4, 4, -1)),
     32: (Tiling(4, 2, 4, 4, -1), Tiling(4, 4, 4, 3, -1)),
     64: (Tiling(8, 2, 4, 3, -1), Tiling(8, 4, 2, 4, -1)),
@@ -21,3 +24,8 @@ def choose(rows: int, tiles: int, multiprocessors: int) -> Tiling:
     """`tiles`: the number of tiles, each of 64 columns."""
     narrow, wide = next(pair for most, pair in TILINGS.items() if rows <= most)
     return wide if tiles >= multiprocessors else narrow
+
+
+def is_staged(rows: int, size: int) -> bool:
+    """Returns whether a product puts `rows` rows of this size into order itself."""
+    return rows <= STAGED_ROWS and (rows + 1) * size <= STAGED_NUMBERS

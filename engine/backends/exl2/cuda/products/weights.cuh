@@ -18,6 +18,7 @@ struct Mat {
     const u32* smax;   // for each group, in both halves
     const char* x;
     char* out;
+    const u32* perm;         // the column of x for each row of the weights; only if STAGED
     u32 n, chunks, cost;     // columns; chunks of a column; the sum of their bits
     u32 base, tiles, tile0;  // among a launch's: the first word, halved; tiles; the first tile
     u32 num_runs, ldx, ldo;  // bytes between rows of x, of out
