@@ -121,7 +121,7 @@ def test_the_same_bits_come_from_any_order_of_blocks(pair):
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7, 12])
-@pytest.mark.parametrize("tiling", tilings(IN_CI[:2]))
+@pytest.mark.parametrize("tiling", TILINGS[8], ids=str)
 def test_a_pair_is_activated(tiling, blocks):
     """By one block; by one for each matrix; by blocks whose shares end within tiles, also in both
     matrices at once.

@@ -17,6 +17,7 @@
 #define STAGED 0
 #endif
 #define MINB (TT == 1 && WN * WK < 16 ? 16 / (WN * WK) : 1)  // at most 128 registers for few rows
+#define PAIRED (TT == 1)  // whether a launch may have a pair
 #define SCALE_ACC (TT <= 2)  // scales on sums of few rows, on weights of many
 
 #include <instructions.cuh>
@@ -185,6 +186,7 @@ DEV void stage(const Params& p, const Mat& m, u32 k0, u32 k1, u32* to, bool& wai
 
 KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
     SHARED;
+    const bool pair = PAIRED && p.pair;
     SHARED_WORD(flag);  // whether this block is the last of a tile's
     const u32 tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, wn = warp % WN, kg = warp / WN;
     const u32 block = blockIdx.x, blocks = gridDim.x;
@@ -386,8 +388,8 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
         }
         sync_block();
 
-        const bool whole = !p.pair && k0 == 0 && k1 == m.chunks;
-        const Mat& to = p.pair ? p.m[0] : m;
+        const bool whole = !pair && k0 == 0 && k1 == m.chunks;
+        const Mat& to = pair ? p.m[0] : m;
         const u32 width = WN * 16;  // in F4
         const u32 space = TT * 8 * width;
         auto finish = [&](u32 row, u32 c, F4 v) {
@@ -409,7 +411,7 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
         // From one share to the next, either the block or the tile is another: no two shares of a
         // launch have the same sum of both.
         auto sums = [&](const Mat& of, u32 of_block, bool begins) {
-            return ws + (p.pair ? of_block + of.tile0 + tile : of_block * 2 + begins) * space;
+            return ws + (pair ? of_block + of.tile0 + tile : of_block * 2 + begins) * space;
         };
         F4* const own = sums(m, block, !k0);
         for (u32 i = tid; i < p.rows * width; i += WN * WK * 32) {
@@ -429,7 +431,7 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
         if (!whole) {
             const Sharers some = sharers(p, to, tile, blocks);
             Sharers others = {1, 0};  // of the pair's second tile
-            if (p.pair) others = sharers(p, p.m[1], tile, blocks);
+            if (pair) others = sharers(p, p.m[1], tile, blocks);
             fence();
             sync_block();
             if (tid == 0) {
@@ -452,7 +454,7 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
                 };
                 for (u32 i = tid; i < p.rows * width; i += WN * WK * 32) {
                     F4 v = all(to, some, i);
-                    if (p.pair) {
+                    if (pair) {
                         const F4 up = all(p.m[1], others, i);
 #pragma unroll
                         for (int j = 0; j < 4; j++) v.v[j] = silu(sat(v.v[j])) * sat(up.v[j]);

@@ -5,10 +5,9 @@
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
 
 FEW_ROWS, MAX_ROWS = 8, 64
-PAIRED_ROWS = 16  # the most rows with which the product of gate and up also activates
+PAIRED_ROWS = FEW_ROWS  # the most with which the product of gate and up also activates
 STAGED_ROWS = 2  # the most rows that a product puts into order itself, up to FEW_ROWS
-# Numbers of x and of the norm's weight in shared memory. More would leave room for fewer blocks.
-STAGED_NUMBERS = 3 * 4096
+STAGED_NUMBERS = 2 * 4096  # of x and of the norm's weight, in shared memory; more took longer
 
 # By the most rows: for launches of few tiles, and for those with a tile or more for each
 # multiprocessor.
