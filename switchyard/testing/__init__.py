@@ -30,6 +30,11 @@ class FakeModels(engine.Models):
             one.start()
 
 
+# Settings of the server that replaces a real one. The names of the real one's models are unknown.
+ANY_NAME: dict[str, Any] = {
+    **{"model": DEFAULT_MODEL, "name": "demo", "models": [], "default_model": None},
+    "model_aliases": {"*": "demo"},
+}
 FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't closed
 
 
@@ -44,7 +49,7 @@ class Fake:
         self._host = app.extensions[HOST]
         self._script = Script(dict(answers or {}))
         is_remote = isinstance(self._host, Remote)
-        settings = read_settings(model=DEFAULT_MODEL) if is_remote else self._host.settings
+        settings = read_settings(**ANY_NAME) if is_remote else self._host.settings
         models = open_models(settings, open=self._script.open, kind=FakeModels)
         models.start()
         self._models = models
@@ -91,8 +96,8 @@ def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
     which is raised, or a tuple of a text and the exception after it. A prompt without any key gets
     a text that says so.
 
-    Tokenizer and chat template are the application's own; in client mode, the demo model's. Limits
-    on tokens apply; sampling parameters have no effect.
+    Tokenizer and chat template are the application's own; in client mode, the demo model's, for any
+    name of a model. Limits on tokens apply; sampling parameters have no effect.
     """
     return Fake(app, answers)
 

@@ -6,6 +6,8 @@ import pytest
 from switchyard import engine
 from switchyard.app import BadRequest, ClientGone, Switchyard, TimedOut
 from switchyard.app.exceptions import BudgetSpent, LimitReached, NotPermitted, Unauthorized
+from switchyard.app.extension import HOST
+from switchyard.app.host.remote import Remote
 from switchyard.app.host.tables import TABLES
 from switchyard.testing import fake, faking
 from switchyard.testing.pytest_plugin import fake_switchyard  # noqa: F401  # a fixture
@@ -73,11 +75,25 @@ def test_tokens_of_a_prompt_are_counted(host):
     for wrong, kind in (
         ({"prompt": "x", "seed": 1}, BadRequest),
         ({"prompt": "x", **ask("x")}, BadRequest),
-        ({"prompt": "x", "model": "no_such"}, engine.ModelNotFound),
         ({"prompt": "x " * 100_000}, engine.PromptTooLong),
     ):
         with pytest.raises(kind):
             count(**wrong)
+
+
+def test_client_mode_knows_any_model_and_a_process_only_its_own(host):
+    client = host.test_client()
+    body = {"model": "chat", "prompt": "color", "max_tokens": 50}
+    if isinstance(host.extensions[HOST], Remote):
+        assert host.switchyard.generate("color", model="chat").text == "Blue, of course."
+        assert host.switchyard.count("color", model="no/such: one") > 0
+        answer = client.post("/llm/v1/completions", json=body).json
+        assert answer["choices"][0]["text"] == "Blue, of course."
+    else:
+        for call in (host.switchyard.generate, host.switchyard.count):
+            with pytest.raises(engine.ModelNotFound):
+                call("color", model="chat")
+        assert client.post("/llm/v1/completions", json=body).status_code == 404
 
 
 def test_a_scripted_refusal_is_not_waited_out(host):
