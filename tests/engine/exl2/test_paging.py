@@ -158,12 +158,14 @@ ENDS = {
 def test_parked_jobs_that_end_leave_nothing(opened, end):
     backend = opened(4)
     start(backend, *(of(name, constraint=LONG) for name in "abcd"))
-    rules = [rule for one in backend._jobs.values() for rule in one.sampler.rules]
+    started = [*backend._jobs.values()]
+    rules = [rule for one in started for rule in one.sampler.rules]
     until(backend, lambda: len(parked(backend)) > 1)
-    closed = []
+    closed, num_sampled = [], [one.num_sampled for one in started]
     for rule in rules:
         rule.close = lambda rule=rule: closed.append(rule)
     ENDS[end](backend)
+    assert [one.num_sampled for one in started] == num_sampled
     assert {id(rule) for rule in closed} == {id(rule) for rule in rules}
     assert backend.num_jobs == 0 and not backend._jobs and not parked(backend)
     assert free_pages(backend) == 4 and backend.has_room(of("next", 800))
