@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,6 +136,9 @@ def test_tests_are_found_by_function_though_lines_have_moved(mapped, tmp_path):
     assert choices["shipping"].batches == [[LEANS, PAYS]]
     assert [sorted(batch) for batch in choices["Vat.of"].batches] == [PRINTED]
     assert choices["Vat"] == choices["Vat.of"]
+    found = {"of": SimpleNamespace(mutant="app/price.py::shipping x: 1 -> 2", detail=PAYS)}
+    choose = Chooser(root, choose.covered, found)
+    assert choose(mutants("app/price.py", source)[0]).batches == [[PAYS], [LEANS]]
     assert {choice.how for choice in choices.values()} == {"covering"}
 
 

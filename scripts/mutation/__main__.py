@@ -119,7 +119,7 @@ def try_all(
     if not covered.tests:
         print("mutate: there is no map of tests: those that import a module run. See --map")
     stop = threading.Event()
-    trials = Trials(Chooser(root, covered), options.seconds, stop)
+    trials = Trials(Chooser(root, covered, results.found), options.seconds, stop)
     with tempfile.TemporaryDirectory(prefix="mutate-") as place:
         copies: queue.SimpleQueue[project.Copy] = queue.SimpleQueue()
         for number in range(min(options.jobs, len(left))):

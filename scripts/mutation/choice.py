@@ -1,15 +1,23 @@
-"""Finds the tests that should notice a mutant: those that cover its function, the fastest first."""
+"""Finds the tests that should notice a mutant: those that cover its function. The first are those
+that have noticed another mutant of its file, then the fastest.
+"""
 
 import collections
 import dataclasses
 import pathlib
 import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from scripts.mutation import project
 from scripts.mutation.covering import Map, file_of
 from scripts.mutation.mutants import Mutant
 
+if TYPE_CHECKING:
+    from scripts.mutation.trial import Result  # which imports this module
+
 FIRST = 20.0  # seconds of tests that run before others are even collected; then twice that, ...
+PROVEN = 8  # tests that have noticed most other mutants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +27,12 @@ class Choice:
 
 
 class Chooser:
-    def __init__(self, root: pathlib.Path, covered: Map) -> None:
+    def __init__(
+        self, root: pathlib.Path, covered: Map, found: "Mapping[str, Result] | None" = None
+    ) -> None:
+        """`found`: results so far; they may grow."""
         self.covered = covered
+        self._found = {} if found is None else found
         self._texts = {name: (root / name).read_text() for name in project.tests(root)}
         known = {file_of(test) for test in [*covered.tests, *covered.left_out]}
         self._unknown = self._texts.keys() - known
@@ -30,10 +42,18 @@ class Chooser:
         for how, name in (("covering", mutant.scope), *_around(mutant.scope)):
             tests = self.covered.covering(mutant.file, name)
             if found := [test for test in tests if file_of(test) in self._texts]:
-                return Choice(how, self._batches(found, importing))
+                proven = self._proven(mutant.file, found)
+                rest = self._batches([test for test in found if test not in proven], importing)
+                return Choice(how, [batch for batch in (proven, *rest) if batch])
         if importing:
             return Choice("importing", [sorted(importing)])
         return Choice("folder", [self._folder(mutant.file)])
+
+    def _proven(self, file: str, tests: list[str]) -> list[str]:
+        noticed = collections.Counter(
+            result.detail for result in [*self._found.values()] if result.mutant.startswith(file)
+        )
+        return [test for test, _ in noticed.most_common() if test in {*tests}][:PROVEN]
 
     def _batches(self, tests: list[str], importing: set[str]) -> list[list[str]]:
         """One file after another, since the tests of a file may share a server."""
