@@ -303,7 +303,7 @@ class ModelConfig:
             0 < self.unpacked_weights < math.inf
         ):
             raise ModelError(
-                "unpacked_weights must be auto, off, or GiB above 0", "unpacked_weights"
+                "unpacked_weights must be auto, off, or a number of GiB above 0", "unpacked_weights"
             )
         if not all(0 <= size < math.inf for size in self.gpu_split) or (
             self.gpu_split and not any(self.gpu_split)

@@ -284,7 +284,7 @@ def message(body: dict[str, Any]) -> MessageRequest:
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """Parses a request to count tokens. The request accepts all parameters of a message; the answer
+    """Parses a token-counting request. The request accepts all parameters of a message; the answer
     lists those that have no effect on the count. Raises BadRequest.
     """
     others = known_by(MessageRequest) - known_by(MessagesBody)

@@ -47,7 +47,7 @@ class Draft(Object):
 
 
 class ModelLoad(Parameters):
-    name: str = Field(description="A model that is served, or a directory of `models_dir`.")
+    name: str = Field(description="A model that is served, or a directory in `models_dir`.")
     max_seq_len: int | None = Field(None, description="As the setting.")
     cache_size: int | None = Field(None, description="As `cache_tokens`.")
     cache_mode: str | None = Field(None, description="As the setting; `FP16` is `float16`.")

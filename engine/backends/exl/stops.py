@@ -90,7 +90,9 @@ class StopSearch:
         return text[-1] in self._firsts or any(pair in text for pair in self._pairs)
 
     def _leave(self, is_last: bool) -> bool:
-        """Passes the span that the text is in, if there is one. Returns whether it is outside."""
+        """Moves past the end of the span that the text is in, if any. Returns whether the text is
+        outside a span now.
+        """
         if self._span is not None:
             end = self._span.end
             at = self._text.find(end, self._start) if end else -1

@@ -216,7 +216,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._note_computed(sequence, index * size + length)
 
     def _note_computed(self, sequence: Any, end: int) -> None:
-        """Keys and values are computed up to `end`."""
+        """Records that keys and values have been computed up to `end`."""
         size, start = self.generator.page_size, sequence.kv_position
         for i in range(start // size, -(-end // size)):
             page = sequence.allocated_pages[i]

@@ -233,8 +233,8 @@ def _before(probs: torch.Tensor) -> torch.Tensor:
 
 
 def _sorted(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(logits, probabilities, token ids) by falling probability, without negligible ones except
-    two, for the last differences.
+    """Returns (logits, probabilities, token ids) in descending order of probability. Leaves out
+    tokens of negligible probability except two, which the last differences need.
     """
     probs = logits.softmax(-1)
     count = int((probs > NEGLIGIBLE).sum(-1).max()) + 2
