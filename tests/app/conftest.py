@@ -231,7 +231,7 @@ def prompt_of(client, backend=None):
 def gate(make_client):
     """Opened in the end, before the models close; and when a test seems to hang."""
     gate = Gate()
-    timer = threading.Timer(20, gate.open)
+    timer = threading.Timer(60, gate.open)
     timer.start()
     yield gate
     timer.cancel()
