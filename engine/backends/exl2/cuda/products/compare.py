@@ -71,11 +71,12 @@ def _compare_product(linear: Any, kernels: Kernels, space: torch.Tensor) -> None
             out = torch.empty((rows, packed.columns), dtype=torch.half, device=space.device)
             kernels.multiply([packed], [ordered], [out], tiling=tiling)
             _check(linear, out[:, :width], expected)
-            if rows == FEW_ROWS and is_staged(STAGED_ROWS, shape[0]):
-                few = out[:STAGED_ROWS]
-                few.zero_()
-                kernels.multiply([packed], [x[:STAGED_ROWS]], [few], is_natural=True, tiling=tiling)
-                _check(linear, few[:, :width], expected[:STAGED_ROWS])
+            for num in range(1, STAGED_ROWS + 1) if rows == FEW_ROWS else ():
+                if is_staged(num, shape[0]):
+                    few = out[:num]
+                    few.zero_()
+                    kernels.multiply([packed], [x[:num]], [few], is_natural=True, tiling=tiling)
+                    _check(linear, few[:, :width], expected[:num])
 
 
 def _check(linear: Any, out: torch.Tensor, expected: torch.Tensor) -> None:
