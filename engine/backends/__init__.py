@@ -10,6 +10,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.memory.gpus import gpus, has_gpu, is_for_cpu
+from switchyard.engine.memory.lengths import EXL3_CHUNK_SIZE
 from switchyard.engine.model.exl3 import check_exl3_settings, is_by_exl3
 from switchyard.engine.model.model_dir import read_config
 
@@ -61,7 +62,7 @@ def _make_exl3(
     from switchyard.engine.backends.exl3.config import read_config as read
     from switchyard.engine.backends.exl3.loader import load
 
-    return Exl2Backend(config, device, load, grammars, tell_progress, read)
+    return Exl2Backend(config, device, load, grammars, tell_progress, read, EXL3_CHUNK_SIZE)
 
 
 def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:

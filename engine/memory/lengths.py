@@ -8,6 +8,7 @@ from switchyard.engine.errors import ModelError
 # Tokens of a prompt in one pass, by device. They keep the gaps of running streams under three times
 # the gaps without new prompts (benchmarks/prefill.py).
 CHUNK_SIZES = {"cpu": 64, "cuda": 512}
+EXL3_CHUNK_SIZE = 256  # on a GPU
 LONE_CHUNK_SIZE = 512  # at least, while no job decodes; larger chunks bring no more
 MAX_STEP = 8  # tokens of a job in one step, drafts included
 

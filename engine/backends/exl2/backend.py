@@ -58,8 +58,11 @@ class Exl2Backend:
         grammars: Grammars | None = None,
         tell_progress: Callable[[float], None] | None = None,
         read: Read = read_config,
+        chunk_size: int | None = None,
     ) -> None:
-        """`read`: makes the input of `load`; the default is for ExLlamaV2."""
+        """`read`: makes the input of `load`; the default is for ExLlamaV2. `chunk_size`: tokens of
+        prompts in an iteration while no prompt waits; the default depends on the device.
+        """
         self._config = config
         self._read = read
         self._grammars = grammars
@@ -77,7 +80,7 @@ class Exl2Backend:
         self._num_failures = 0
         self._lacks_memory = False  # in the last failed iteration
         self.work = Work()
-        self._budget = make_budget(config, device)
+        self._budget = make_budget(config, device, chunk_size)
 
     def open(self) -> ModelInfo:
         try:

@@ -18,10 +18,10 @@ MOST = {"cpu": 128, "cuda": 2048}  # tokens of prompts in an iteration, while ot
 GAP = {"cpu": math.inf, "cuda": 0.05}  # seconds, by device
 
 
-def make_budget(config: ModelConfig, device: str) -> Budget:
+def make_budget(config: ModelConfig, device: str, chunk_size: int | None = None) -> Budget:
     most = config.max_chunk_size or MOST[device]
     gap = GAP[device] if config.max_gap_ms is None else config.max_gap_ms / 1000
-    return Budget(CHUNK_SIZES[device], most, gap)
+    return Budget(chunk_size or CHUNK_SIZES[device], most, gap)
 
 
 def make_generator(

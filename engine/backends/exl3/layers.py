@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from switchyard.engine.backends.exl2.cuda.kept import NEVER
 from switchyard.engine.backends.exl3.cache import Exl3Cache
 from switchyard.engine.backends.exl3.library import PLAIN, mend_pointers
 from switchyard.engine.backends.exl3.model import forward_params
@@ -26,6 +27,20 @@ def can_capture(library: Any) -> bool:
     )
 
 
+class Unpacking:
+    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more, which the layers
+    do in any case from 145 tokens on.
+    """
+
+    num_bytes = 0
+
+    def __init__(self) -> None:
+        self.min_tokens = NEVER
+
+    def close(self) -> None:
+        self.min_tokens = NEVER
+
+
 class Exl3Layers:
     """The `Layers` of a model for which `can_capture` returns True. The GPU also keeps the
     embeddings.
@@ -35,6 +50,7 @@ class Exl3Layers:
         """`library`: exllamav3's model, loaded."""
         self.device = device
         self.max_tokens = MAX_TOKENS
+        self.unpacked = Unpacking()
         self._library = library
         self._cache = cache
         self._embedding = library.modules[0]
@@ -85,6 +101,8 @@ class Exl3Layers:
             x = x * x.shape[-1] ** 0.5
         params = forward_params(self._cache, pages, positions, self._library.caps)
         params["positions"] = positions
+        if token_ids.numel() >= self.unpacked.min_tokens:
+            params["reconstruct"] = True
         return x.view(len(positions), -1, x.shape[-1]), params
 
     def have(self, token_ids: torch.Tensor) -> bool:

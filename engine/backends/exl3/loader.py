@@ -81,7 +81,7 @@ def _load(
     loaded = LoadedModel(Exl3Model(exl3_config, library), cache, mode)
     if can_capture(library) and (layers := _proved(library, cache, device)) is not None:
         max_seq_len, max_rows = exl3_config.max_seq_len, config.max_batch_size
-        loaded.passes = CapturedPasses(layers, max_seq_len, PAGE_SIZE, max_rows)
+        loaded.passes = CapturedPasses(layers, max_seq_len, PAGE_SIZE, max_rows, layers.unpacked)
     return loaded
 
 

@@ -15,7 +15,7 @@ import torch
 from switchyard.engine.backends.exl2.cuda.draws import CapturedDraws
 from switchyard.engine.backends.exl2.cuda.graphs import NUM_TIMED, capturing, record, seconds
 from switchyard.engine.backends.exl2.cuda.inputs import Inputs
-from switchyard.engine.backends.exl2.cuda.kept import NEVER, Kept
+from switchyard.engine.backends.exl2.cuda.kept import NEVER
 from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
 from switchyard.engine.backends.exl2.cuda.sizes import Sizes, least_faster
 from switchyard.engine.backends.sampling.candidates import RowSettings
@@ -59,6 +59,15 @@ class Layers(Protocol):
     def close(self) -> None: ...
 
 
+class Unpacked(Protocol):
+    """Weights in float16, which the layers use in passes of `min_tokens` tokens or more."""
+
+    min_tokens: int
+    num_bytes: int  # that are kept between passes
+
+    def close(self) -> None: ...
+
+
 class CapturedPasses:
     """The graphs of a model."""
 
@@ -68,12 +77,12 @@ class CapturedPasses:
         max_seq_len: int,
         page_size: int,
         max_rows: int,
-        kept: Kept | None = None,
+        unpacked: Unpacked | None = None,
     ) -> None:
         """`max_seq_len`: tokens of a row; `max_rows`: maximum number of sequences in a pass.
-        `layers` and `kept` are closed with these passes.
+        `layers` and `unpacked` are closed with these passes.
         """
-        self._kept = kept
+        self._unpacked = unpacked
         self._layers = layers
         self._page_size = page_size
         self._device = layers.device
@@ -104,8 +113,8 @@ class CapturedPasses:
         self._last = None
         self._draws.close()
         self._graphs.clear()
-        if self._kept is not None:
-            self._kept.min_tokens = NEVER
+        if self._unpacked is not None:
+            self._unpacked.min_tokens = NEVER
         with lock, torch.inference_mode(), torch.cuda.stream(stream):
             tried = graph_rows(self._max_rows)
             self._inputs.positions.zero_()
@@ -115,8 +124,8 @@ class CapturedPasses:
             stream.synchronize()
             first, *others = self._widths
             times = self._try(pool, first, tried)
-            if self._kept is not None:
-                times = self._try_kept(self._kept, pool, first, times)
+            if self._unpacked is not None:
+                times = self._try_unpacked(self._unpacked, pool, first, times)
             self._sizes = Sizes(times, self._max_rows)
             for rows in {*tried} - {*self._sizes.used}:
                 del self._graphs[first, rows]
@@ -140,33 +149,33 @@ class CapturedPasses:
         self._record(pool, width, sizes)
         return {rows: self._seconds(width, rows, 0) for rows in sizes}
 
-    def _try_kept(
-        self, kept: Kept, pool: Any, width: int, usual: dict[int, float]
+    def _try_unpacked(
+        self, unpacked: Unpacked, pool: Any, width: int, usual: dict[int, float]
     ) -> dict[int, float]:
-        """Records graphs that use kept weights, where they are faster than `usual`. Prompts of more
-        tokens than that use them in any case. Returns the seconds of the graphs that remain, by
-        size.
+        """Records graphs that use unpacked weights, where they are faster than `usual`. Prompts of
+        more tokens than that use them in any case. Returns the seconds of the graphs that remain,
+        by size.
         """
-        others, kept.min_tokens = dict(self._graphs), 1
+        others, unpacked.min_tokens = dict(self._graphs), 1
         for rows in usual:  # a first use loads kernels, which can't be captured
             self._decode(rows, self._inputs.pages[width][:rows])
         times = self._try(pool, width, [*usual])
-        kept.min_tokens = least_faster(usual, times) or max(usual) + 1
-        slower = [rows for rows in usual if rows < kept.min_tokens]
+        unpacked.min_tokens = least_faster(usual, times) or max(usual) + 1
+        slower = [rows for rows in usual if rows < unpacked.min_tokens]
         self._graphs |= {(width, rows): others[width, rows] for rows in slower}
-        logger.info("float16 copies serve passes of %d tokens or more", kept.min_tokens)
+        logger.info("passes of %d tokens or more use unpacked weights", unpacked.min_tokens)
         return times | {rows: usual[rows] for rows in slower}
 
-    def _give_up_kept(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close()
+    def _give_up_unpacked(self) -> None:
+        unpacked, self._unpacked = self._unpacked, None
+        if unpacked is not None:
+            unpacked.close()
 
     def shed(self) -> bool:
         """If there are kept weights, release them and all graphs. Returns whether there were any;
         if so, call `capture` next.
         """
-        there_are_any = self._kept is not None
+        there_are_any = self.kept.num_bytes > 0
         if there_are_any:
             self._release()
             torch.cuda.empty_cache()
@@ -174,8 +183,10 @@ class CapturedPasses:
 
     @property
     def kept(self) -> KeptWeights:
-        kept = self._kept
-        return KeptWeights() if kept is None else KeptWeights(kept.num_bytes, kept.min_tokens)
+        unpacked = self._unpacked
+        if unpacked is None or not unpacked.num_bytes:
+            return KeptWeights()
+        return KeptWeights(unpacked.num_bytes, unpacked.min_tokens)
 
     def _record(self, pool: Any, width: int, sizes: Sequence[int]) -> None:
         for rows in reversed(sizes):  # the largest first: smaller graphs fit in its memory
@@ -251,7 +262,7 @@ class CapturedPasses:
         self._draws.close()
         self._graphs.clear()
         self._prompts.close()
-        self._give_up_kept()
+        self._give_up_unpacked()
 
     def _decode(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
         """Logits of `rows`, all inputs on the device."""
