@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NotRequired
 import flask
 import werkzeug.exceptions
 import werkzeug.routing
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.exceptions import (

@@ -169,7 +169,7 @@ class Sender:
         self._inbox: queue.SimpleQueue[Outlet | None] = queue.SimpleQueue()
         # One object for all streams: an engine compares by identity, and wakes once for them all.
         self.wake: Callable[[], None] = partial(self._inbox.put, None)
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_outlets = 0
 
     # Request threads

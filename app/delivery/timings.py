@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     Any,
-    NotRequired,  # which pydantic needs before Python 3.12
+    NotRequired,  # required by pydantic before Python 3.12
 )
 
 from typing_extensions import TypedDict

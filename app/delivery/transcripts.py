@@ -46,7 +46,7 @@ class _Kept:
 
 class Transcripts:
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._kept: dict[str, _Kept] = {}  # by the response's identifier, the oldest first
         self._claims: dict[Key, Claim] = {}
 

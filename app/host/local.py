@@ -71,7 +71,7 @@ class Local:
         """Raises SettingsError, engine.ModelError. Nothing is loaded yet."""
         self._app = app
         self.settings = settings
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._process: int | None = None  # the process that has started the models
         self._is_closed = False
         self._given: engine.Models | None = None

@@ -48,7 +48,7 @@ class Upstream:
         self.url = url.rstrip("/")
         self._key = key
         self._adapter: requests.adapters.BaseAdapter | None = None  # replaces the server in tests
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._session: requests.Session | None = None
         self._process: int | None = None  # the session's
 

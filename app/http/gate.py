@@ -38,7 +38,7 @@ class _ShortTurns:
     """Shortens the interpreter's switch interval while any gate of this process has an input."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_gates = 0
         self._usual = 0.0
 
@@ -108,7 +108,7 @@ class Gate:
         self._max_busy = max_busy
         self._num_busy = num_busy
         self._prepared = prepared
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._inside: list[Place] = []
         self._waiting: deque[Place] = deque()
         self._has_alarm = False

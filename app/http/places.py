@@ -8,7 +8,7 @@ class Places:
     def __init__(self, number: int) -> None:
         self.number = number
         self.most = -(-number // 2)  # for one client
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._taken: Counter[str] = Counter()  # by client
 
     @property

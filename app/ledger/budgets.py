@@ -56,7 +56,7 @@ class Budgets:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock  # wall clock
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._spent: dict[str, _Spent] = {}
         self._reserved: dict[str, int] = {}  # tokens of running requests
 

@@ -41,7 +41,7 @@ class LedgerWriter:
         self._clock = clock
         self._next_prune = 0.0  # by the clock
         self._next_line = 0.0  # by the monotonic clock
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._entries: deque[Entry] = deque()  # not written yet
         self._num_taken = 0  # entries accepted so far
         self._num_over = 0  # of them, written or given up

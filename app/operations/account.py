@@ -108,7 +108,7 @@ class Account:
         self._is_inside = False
         self._kind = ""  # of the request, for its key's usual answers
         self._reservation: Reservation | None = None  # of a key with limits of tokens
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_left = 0  # jobs that have not ended
         self._is_answered = False
 

@@ -29,7 +29,7 @@ class _Failed:
 class Failures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._by_address: OrderedDict[str, _Failed] = OrderedDict()
 
     def check(self, address: str) -> None:

@@ -47,7 +47,7 @@ class Bucket:
         self.size = size
         self._clock = clock
         self._debts: deque[tuple[float, float, float]] = deque()  # time, amount, given back
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._level = float(size)
         self._reserved = 0.0
         self._time = clock()
@@ -140,7 +140,7 @@ class Quota:
         self._clock = clock
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_requests = 0
         self.adapt(key)
 
@@ -197,7 +197,7 @@ class Quotas:
         self._clock = clock
         self._budgets = budgets
         self._usual = engine.UsualAnswers()
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._by_name: dict[str, Quota] = {}
 
     def of(self, key: ApiKey) -> Quota:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import flask
 import werkzeug.exceptions
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import author_of, is_operator

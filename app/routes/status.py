@@ -4,7 +4,7 @@ import time
 from typing import Literal
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import __version__, engine
 from switchyard.app.http.body import json_response

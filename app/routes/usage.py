@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired
 import flask
 import werkzeug.exceptions
 from pydantic import Field
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import json_response

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.config import Settings
 from switchyard.app.delivery.framing import EVENTS, data
@@ -41,7 +41,7 @@ class Board:
     """The frames of the most recent second. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._second = -1
         # By role and models: the frame, and whether the server goes on.
         self._frames: dict[tuple[str, tuple[str, ...]], tuple[bytes, bool]] = {}
@@ -135,7 +135,7 @@ class Viewers:
         self.send_timeout = settings.send_timeout
         self._board = Board()
         self._max = settings.max_viewers
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._number = 0
 
     def answer(self) -> flask.Response:

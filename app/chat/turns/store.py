@@ -24,7 +24,7 @@ class StoredTurns:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._turns: dict[str, Turn] = {}  # the oldest first
         self._by_client: dict[str, dict[str, Turn]] = {}  # likewise
         self._bytes: dict[str, int] = {}  # by client, of turns that are held
