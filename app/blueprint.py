@@ -75,8 +75,8 @@ def install(
     """Adds the API to `app`. The API uses models that the caller starts.
 
     The API handles only the errors of its own routes. `check_host` is called before API keys are
-    checked, and `before_request` after that check. `is_own`: whether `app` is the server's own
-    application. A host application without `url_prefix` gets no short paths such as `/health`.
+    checked, and `before_request` is called after the check. `is_own`: whether `app` is the server's
+    own application. A host application without `url_prefix` gets no short paths such as `/health`.
     """
     api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     if check_host is not None:
@@ -177,7 +177,7 @@ def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
 def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:
-    """Creates the models that the settings name, but starts none. Raises engine.ModelError."""
+    """Creates the models that the settings name. Does not start them. Raises engine.ModelError."""
     served = settings.served()
     if more.setdefault("open", open_tried) is open_tried:
         try_all(served)  # those that fail fail again when they are opened
@@ -254,7 +254,7 @@ def _leave(services: Services, error: BaseException | None) -> None:
     """Leaves the gate at the end of a request that was not submitted, and releases the request's
     leases.
 
-    Also deletes expired stored responses, after any request.
+    After any request, also deletes expired stored responses.
     """
     services.stored.forget_old()
     submit.leave()

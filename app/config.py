@@ -198,7 +198,9 @@ class Settings(OperationSettings, TableSettings):
     @pydantic.field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: list[str]) -> list[str]:
-        """Checks the form that browsers send, since origins are compared literally."""
+        """Checks that origins have the form that browsers send, because they are compared
+        literally.
+        """
         for origin in value:
             if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin, re.I | re.ASCII):
                 raise ValueError(

@@ -53,7 +53,7 @@ class Switchyard:
     ) -> None:
         """`before_request`: called before each request of the API, like Flask's `before_request`;
         if it returns a value, that value is the response. `settings`: settings by name. Raises
-        SettingsError, and what `init_app` raises.
+        SettingsError, and the exceptions of `init_app`.
         """
         if url_prefix and not url_prefix.startswith("/"):
             raise SettingsError(f"url_prefix: {url_prefix!r} must begin with a slash", "url_prefix")

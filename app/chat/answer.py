@@ -14,7 +14,7 @@ class Answer(Choice):
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True
     ) -> None:
-        """`end` ends the job early."""
+        """`end`: ends the job early."""
         super().__init__()
         self.parts: list[Part] = []  # of the events given to `add`
         self._parser = parser

@@ -140,7 +140,7 @@ def _arguments(text: str) -> Any:
 
 def fault_of(message: Message) -> tuple[str, str] | None:
     """The first field that is wrong for the message's role, and the reason. None if all fields are
-    right.
+    valid.
     """
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):

@@ -48,8 +48,8 @@ class Prompt:
         )
 
     def fit(self, job: engine.Job) -> engine.Job:
-        """The job with what this prompt determines: the constraint, the forced end of thoughts, the
-        shown tokens, the end tokens and the spans. Raises InvalidJob.
+        """The job, completed with what this prompt determines: the constraint, the forced end of
+        thoughts, the shown tokens, the end tokens and the spans. Raises InvalidJob.
         """
         constraint = self.constraint or job.constraint
         if constraint is not None:
@@ -189,8 +189,8 @@ class Prompts:
     def _with_own_tags(
         self, template: ChatTemplate, messages: list[Message], continues: bool, escape: Escape
     ) -> list[Message]:
-        """The messages. The tags of the assistant's own thoughts are left unescaped if this
-        matters.
+        """The messages, with the tags of the assistant's thoughts unescaped if the template looks
+        for them.
         """
         if not all(self._tags):
             return messages
@@ -208,8 +208,8 @@ class Prompts:
         tools: list[dict[str, Any]],
         escape: Escape,
     ) -> tuple[list[Message], list[dict[str, Any]]]:
-        """The conversation, in which everything that the template doesn't write is text in
-        messages.
+        """The conversation, with everything that the template doesn't render written as text into
+        the messages.
         """
         traits, format = template.traits, self._format(template)
         is_known = format is not None
@@ -246,7 +246,7 @@ class Prompts:
 
 
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
-    """The variables for the template that the request sets.
+    """The template variables that the request sets.
 
     Switches for thinking that have no effect are listed in `X-Switchyard-Ignored`. Raises
     InvalidJob for any other variable without effect.

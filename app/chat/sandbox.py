@@ -50,7 +50,7 @@ class TooMuch(jinja2.TemplateError):
 
 
 class _State(threading.local):
-    """The state of the prompt that a thread renders."""
+    """The state of the prompt that a thread is rendering."""
 
     turns = 0
     deadline = math.inf
@@ -146,7 +146,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return value
 
     def _joined(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The sum. If a list grows item by item, only the new items are measured."""
+        """The sum of two values. If a list grows item by item, only the new items are measured."""
         last, size = self._state.joined
         size = (size if left is last else _size(left)) + _size(right)
         _check_length(size // _ITEM, MAX_ITEMS)

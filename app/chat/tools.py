@@ -116,7 +116,9 @@ class Offer:
 
 
 def offer(tools: list[Tool], choice: ToolChoice | None, is_parallel: bool) -> Offer:
-    """The `Offer` of a request. Raises BadRequest if the choice names tools that are not given."""
+    """The `Offer` of a request. Raises BadRequest if the choice names a tool that the request
+    doesn't define.
+    """
     names = [tool.function.name for tool in tools]
     shown = [shown_name(name) for name in names]
     if twice := next((name for name in shown if shown.count(name) > 1), None):

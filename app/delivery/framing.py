@@ -96,8 +96,8 @@ class StreamWriter:
     def __init__(
         self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
     ) -> None:
-        """`identifier`: that of the response, by which the frames are numbered; None: no numbers.
-        `heartbeat`: seconds before a stream without events writes its first frame.
+        """`identifier`: the response's identifier, used to number the frames; None: frames have no
+        numbers. `heartbeat`: seconds after which a stream without events writes its first frame.
         """
         self.mimetype = framing.mimetype
         self.heartbeat = framing.heartbeat

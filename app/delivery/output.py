@@ -160,5 +160,5 @@ class Output:
 
     @property
     def _interval(self) -> float:
-        """Seconds between two pieces while no frames come."""
+        """Seconds between two pieces while no frames arrive."""
         return min(self._heartbeat, PROBE) if self.client.is_half_closed else self._heartbeat

@@ -178,8 +178,8 @@ class Reader:
             self._next_deadline = next_of(self._deadlines)
 
     def _check_deadlines(self, now: float) -> None:
-        """Raises TimedOut, but first lets a late reader take, once, the events that have arrived
-        meanwhile.
+        """Raises TimedOut if a deadline has passed. A late reader may first take, once, the events
+        that arrived in the meantime.
         """
         if self._late < self._next_deadline and self._stream.has_events:
             self._late = now

@@ -79,7 +79,7 @@ class Mould:
     __slots__ = ("_encode", "_head", "_tail")
 
     def __init__(self, frame: bytes) -> None:
-        """`frame`: the frame of the text MARK."""
+        """`frame`: the frame for the text MARK."""
         self._encode: Callable[[str], bytes] = dumps if dumps(MARK) in frame else str.encode
         self._head, self._tail = frame.split(self._encode(MARK))
 

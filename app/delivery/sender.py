@@ -45,7 +45,7 @@ class Feed(Protocol):
         """Seconds until a piece may be due even if nothing new arrives."""
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Registers `wake`, which is called when there may be news. `wake` must not block."""
+        """Registers `wake`, which is called when there may be more to write. It must not block."""
 
     def wait(self) -> None:
         """Waits for something new, at most `patience` seconds. Raises ClientGone."""
@@ -96,7 +96,7 @@ class Outlet:
         self._patience = 0.0  # the output's, at the last look
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Registers `wake`, which is called when there may be news. `wake` must not block."""
+        """Registers `wake`, which is called when there may be more to write. It must not block."""
         self._output.notify(wake)
 
     # Sender's thread

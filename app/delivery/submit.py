@@ -50,7 +50,7 @@ def receive(
 ) -> Request:
     """The parsed body of the current request. `read` parses the body's bytes.
 
-    Limits how slowly the client may send and read. The request is inside the gate from now on,
+    Limits how slowly the client may send and read. From then on, the request is inside the gate
     until `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut,
     Full.
     """
@@ -238,7 +238,9 @@ def max_new_tokens(
 
 
 def _cut(request: Generation, most: int, settings: Settings) -> int:
-    """`most`, for a request above its API key's limit. Raises BadRequest if the setting says so."""
+    """`most`, for a request above its API key's limit. Raises BadRequest unless `clamp_max_tokens`
+    is on.
+    """
     name = request.names["max_new_tokens"]
     if not (settings.clamp_max_tokens and neutral.is_telling()):
         raise BadRequest(f"{name}: this API key allows at most {most} new tokens", name)

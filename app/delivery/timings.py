@@ -63,7 +63,9 @@ class WithTimings(Wrapped):
     """Adds timings to the last body of an answer."""
 
     def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
-        """`identifiers`: those of all jobs, in order. `num_jobs`: for each prompt."""
+        """`identifiers`: the identifiers of all jobs, in order. `num_jobs`: the number of jobs for
+        each prompt.
+        """
         super().__init__(render)
         self._identifiers = identifiers
         self._num_jobs = num_jobs
@@ -110,7 +112,7 @@ class WithRunningTimings(Wrapped):
     """Adds to each body that has new tokens the timings of the body's choice so far."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
-        """`lengths`: the tokens of each job's prompt."""
+        """`lengths`: the number of tokens in each job's prompt."""
         super().__init__(render)
         self._lengths = lengths
         self._jobs = {identifier: _Running() for identifier in lengths}

@@ -226,8 +226,8 @@ class KeptTranscript(Transcript):
     def leave(self) -> None:
         """Removes a reader. The last reader's thread stays in this call, and drives the transcript.
 
-        The call returns when the jobs have ended, another client reads, or `keep` seconds are over.
-        Then unfinished jobs are cancelled, unless another client reads.
+        The call returns when the jobs have ended, another client reads, or `keep` seconds have
+        passed. Then unfinished jobs are cancelled, unless another client reads.
         """
         with self._changed:
             self._num_readers -= 1

@@ -69,7 +69,7 @@ class Transcripts:
         return kept.transcript
 
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
-        """The claim on a key, and whether it is new. The caller settles a new claim.
+        """The claim on a key, and whether it is new. The caller must settle a new claim.
 
         Raises werkzeug's 422 if a different request has used the key.
         """

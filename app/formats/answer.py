@@ -35,7 +35,7 @@ def answer(
 ) -> flask.Response:
     """Submits a request, and responds. `framing`: the framing of a stream; None for a whole answer.
 
-    Raises what `prepare` and `submit.submit` raise, and any error before the first frame.
+    Raises the exceptions of `prepare` and `submit.submit`, and any error before the first frame.
     """
     with submit.names_of(request):
         ready = prepare()

@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The form of a format's errors, and of served models at the path that formats share. Clients
-    of formats without their own forms get OpenAI's forms.
+    """The form of a format's errors, and of its list of models at the path that formats share.
+    Clients of formats without their own forms get OpenAI's forms.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client speaks the format

@@ -113,7 +113,7 @@ class Local:
         return is_done
 
     def give(self, models: engine.Models | None) -> None:
-        """Uses `models`, which the caller starts and closes; None: uses the application's own
+        """Uses `models`, which the caller starts and closes; if None, uses the application's own
         models again.
         """
         with self._lock:

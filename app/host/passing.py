@@ -58,7 +58,7 @@ def make_passing(
 
 
 class PassedBody(Iterator[bytes]):
-    """The body of a passed answer. Closing it makes the server cancel the rest."""
+    """The body of an answer that is passed on. Closing it makes the server cancel the rest."""
 
     def __init__(self, answer: Incoming) -> None:
         self._answer = answer

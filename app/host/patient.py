@@ -18,8 +18,8 @@ Look = Callable[[float], None]  # gets the seconds of silence so far; raises to 
 
 
 class InterruptedWait(Exception):
-    """Carries an error of `Look` through the HTTP library, so that the library doesn't treat it as
-    a network error.
+    """Carries an exception of `Look` through the HTTP library, so that the library doesn't treat it
+    as a network error.
     """
 
     def __init__(self, error: Exception) -> None:

@@ -88,8 +88,8 @@ class Guard:
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
     ) -> None:
-        """Register what opens an account for each request to `target`, if there are keys or
-        recorders. If there are keys, requests to `routes` need a key.
+        """Registers the hooks that open an account for each request to `target`, if there are keys
+        or recorders. If there are keys, requests to `routes` need a key.
         """
         if self._proxies is not None:
             target.before_request(self._note_address)

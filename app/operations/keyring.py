@@ -65,7 +65,9 @@ class Keyring:
         return self._table.by_name.values()
 
     def find(self, key: bytes) -> ApiKey | None:
-        """The entry of a valid key, or None. An invalid key takes as long as a valid one."""
+        """The entry of a valid key, or None. Looking up an invalid key takes as long as looking up
+        a valid one.
+        """
         if self._clock() >= self._next_look:
             self.renew()
         digest = digest_of(key)
@@ -175,7 +177,7 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
 
 
 def _named(names: Collection[str]) -> str:
-    """Some of the names, on a short line."""
+    """Some of the names, as a short line."""
     few = heapq.nsmallest(MOST_NAMED, names)
     return ", ".join(few) + (
         f" and {len(names) - len(few):,} more" if len(few) < len(names) else ""

@@ -89,8 +89,8 @@ class _Listener(logging.handlers.QueueListener):
 
 
 class _AccessFile(logging.handlers.WatchedFileHandler):
-    """The access log's file, readable only by owner and group, because it has addresses and names
-    of keys.
+    """The access log's file, readable only by owner and group, because it contains addresses and
+    names of keys.
     """
 
     def _open(self) -> Any:

@@ -101,8 +101,8 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Accepts a response format that is written in Ollama's form under Ollama's name for it,
-        `format`. Open WebUI sends `format` to all servers.
+        """Accepts a response format in Ollama's form, under Ollama's name `format`. Open WebUI
+        sends `format` to all servers.
         """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():

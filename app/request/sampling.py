@@ -245,7 +245,7 @@ class Sampled(Parameters):
 
     def _check_mirostat(self) -> None:
         """Checks parameters that are combined with mirostat. Filters, which front ends always send,
-        are noted for the answer; without an answer they are refused.
+        are noted for the answer; if no answer can list them, they are refused.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default

@@ -129,7 +129,7 @@ def server() -> flask.Response:
 @root.get("/favicon.ico")
 @declares({204: None}, who="public")
 def favicon() -> flask.Response:
-    """No icon. Browsers request it by themselves."""
+    """No icon. Browsers request one automatically."""
     return flask.Response(status=204)
 
 

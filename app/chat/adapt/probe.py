@@ -58,8 +58,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The traits with the form of calls that the template renders as JSON, or else with any form
-    that it renders.
+    """The traits, with the form of calls that the template renders as JSON. If there is none, with
+    any form that it renders.
     """
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):
@@ -84,7 +84,7 @@ def _with_calls(render: Render, traits: Traits) -> Traits:
 
 
 def _completed(render: Render, traits: Traits) -> Traits:
-    """The complete traits of a template that shows one call in the form that `traits` describe."""
+    """The complete traits of a template that shows one call in the form that `traits` describes."""
     cut_off = _turn(traits, 1)
     cut_off[0]["tool_calls"][0]["function"]["arguments"] = "in a stack"
     two = [str(arguments["needle"]) for arguments in _ARGUMENTS]

@@ -51,8 +51,8 @@ class Traits:
         return {"arguments": arguments} if is_text and not self.takes_text else arguments
 
     def _identifier(self, identifier: str) -> str:
-        """Shortens an identifier to nine letters and digits if the template requires this. Other
-        models' identifiers are longer.
+        """Shortens an identifier to nine letters and digits if the template requires this.
+        Identifiers from other models are longer.
         """
         is_short = len(identifier) == 9 and identifier.isascii() and identifier.isalnum()
         if is_short or not self.short_identifiers:

@@ -93,7 +93,7 @@ class MessagesChat(Chat):
 
 
 class MessagesBody(HowToThink):
-    """The parameters that messages and counts of tokens share."""
+    """The parameters that messages and token counts share."""
 
     neutral: ClassVar[Table] = {
         "betas": ANY,

@@ -54,7 +54,7 @@ class OpenAIRender(ChoicesRender):
         choices: Mapping[str, Choice],
         names: TokenNames,
     ) -> None:
-        """`names`: those of tokens in logprobs."""
+        """`names`: the names of tokens in logprobs."""
         super().__init__(choices)
         self._names = names
         self._head = head
@@ -151,8 +151,8 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies of an event. If the client wants tokens, the last body has those since the
-        previous one.
+        """The bodies of an event. If the client wants tokens, the last body contains the tokens of
+        all events since the previous body.
         """
         if not self._request.return_token_ids:
             yield from bodies

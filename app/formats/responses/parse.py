@@ -203,7 +203,7 @@ class ResponseRequest(Generation, HowToThink):
 
     @property
     def _effort_and_form(self) -> dict[str, Any]:
-        """The effort of thinking and the form of the answer, as in a chat. Raises BadRequest."""
+        """The thinking effort and the form of the answer, as in a chat. Raises BadRequest."""
         nested = {
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
@@ -280,7 +280,7 @@ def response(body: dict[str, Any]) -> ResponseRequest:
 
 
 def _given(value: BaseModel) -> dict[str, Any]:
-    """The value in the form that the client gave."""
+    """The value in the form in which the client gave it."""
     return value.model_dump(by_alias=True, exclude_none=True)
 
 

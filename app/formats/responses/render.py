@@ -34,7 +34,7 @@ class ResponseRender:
     """The render of one response, streamed or whole."""
 
     def __init__(self, head: ResponseHead, answer: Answer, names: TokenNames | None) -> None:
-        """`names`: those of tokens in logprobs; None without logprobs."""
+        """`names`: the names of tokens in logprobs; None without logprobs."""
         self._head = head
         self._answer = answer
         self._names = names

@@ -121,8 +121,8 @@ def decode_token_ids() -> flask.Response:
     counts=False,
 )
 def load_model() -> flask.Response:
-    """Load a model of the configuration or of `models_dir`, beside other models if memory allows,
-    and make it the default model.
+    """Load a model from the configuration or from `models_dir`, alongside other models if memory
+    allows, and make it the default model.
     """
     _check_operator()
     request = _receive(parse.ModelLoad)

@@ -90,7 +90,7 @@ class Connection:
     def __init__(
         self, websocket: simple_websocket.Server, max_message_size: int, heartbeat: float
     ) -> None:
-        """`heartbeat`: seconds without a message, after which a ping is sent.
+        """`heartbeat`: seconds without a message after which a ping is sent.
 
         The client need not answer, because a write to a client that has left fails in any case.
         """

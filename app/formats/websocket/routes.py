@@ -25,7 +25,7 @@ blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
 
 @blueprint.record
 def _offer(state: flask.blueprints.BlueprintSetupState) -> None:
-    """Accepts the subprotocol that browsers offer beside their API key.
+    """Accepts the subprotocol that browsers offer along with their API key.
 
     A browser fails the connection without an accepted subprotocol. The key is never sent back.
     """
