@@ -233,13 +233,13 @@ class Prompts:
         """
         tags = self._tags
         if not self.has_thoughts:
-            message = "the model's chat template has no thoughts between the server's tags"
+            message = "the model's chat template doesn't use the server's tags for thoughts"
             raise engine.InvalidJob(message, "reasoning_budget")
         if text.rstrip().endswith(tags.start):
             return text
         if text.rstrip().endswith(tags.end):
             raise engine.InvalidJob(
-                "the chat template ends the thoughts in the prompt, so the answer has none",
+                "the chat template ends the thoughts in the prompt, so the answer can't have any",
                 "reasoning_budget",
             )
         return f"{text}{tags.start}\n"

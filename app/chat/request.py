@@ -151,7 +151,7 @@ class Chat(Scored, HowToThink):
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise BadRequest(
-                    "give add_generation_prompt or continue_final_message, not both",
+                    "set add_generation_prompt or continue_final_message, not both",
                     "continue_final_message",
                 )
             last = self.messages[-1]

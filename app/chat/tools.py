@@ -31,8 +31,8 @@ class Function(Object):
     description: str | None = Field(None, description="The tool's purpose, for the model.")
     parameters: ToolSchema | None = Field(
         None,
-        description="The JSON schema of the arguments object. Default: no arguments."
-        " A `type` that JSON Schema doesn't have is refused.",
+        description="The JSON schema of the arguments object. Default: no arguments. A `type`"
+        " that JSON Schema doesn't define is refused.",
     )
     strict: bool | None = Field(
         None,
@@ -76,12 +76,12 @@ class NamedTool(Object):
 class AllowedTools(Object):
     mode: Literal["auto", "required"] = Field(description="As in `tool_choice`.")
     tools: list[NamedTool] = Field(
-        min_length=1, max_length=MAX_TOOLS, description="The only tools that the model is shown."
+        min_length=1, max_length=MAX_TOOLS, description="The only tools shown to the model."
     )
 
 
 class Allowed(Object):
-    type: Literal["allowed_tools"] = Field(description="Marks a choice of several tools.")
+    type: Literal["allowed_tools"] = Field(description="Indicates a choice among several tools.")
     allowed_tools: AllowedTools = Field(description="The tools, and whether a call is required.")
 
 

@@ -69,7 +69,7 @@ class Upstream:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
             # The server may have closed an idle connection meanwhile: a new one may work.
-            logger.debug("%s: %s; once more", self.url, lost)
+            logger.debug("%s: %s; trying once more", self.url, lost)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:

@@ -87,7 +87,7 @@ def read_bytes(max_bytes: int) -> bytes:
             f"Content-Encoding: {coding} is not supported; the body must be sent uncompressed"
         )
     too_large = werkzeug.exceptions.RequestEntityTooLarge(
-        f"the body is longer than the {max_bytes} bytes that this server takes"
+        f"the body is longer than the {max_bytes} bytes that this server accepts"
     )
     is_chunked = flask.request.content_length is None
     # werkzeug cuts a chunked body at the limit without an error: one byte more shows the excess.

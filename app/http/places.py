@@ -22,11 +22,11 @@ class Places:
         """
         with self._lock:
             if self._taken.total() >= self.number:
-                return f"{self.number} WebSockets are open, the maximum that this server accepts"
+                return f"{self.number} WebSockets are open, which is the maximum for this server"
             if self._taken.get(client, 0) >= self.most:
                 return (
                     f"{self.most} WebSockets are open from this address (for IPv6, its /64), or"
-                    " with this API key, the most that one client may have"
+                    " with this API key, which is the maximum for one client"
                 )
             self._taken[client] += 1
             return None

@@ -199,8 +199,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _damaged(path: str, reason: str) -> LedgerError:
     return LedgerError(
-        f"ledger {path} is damaged ({' '.join(reason.split())}): put a backup in its place, or move"
-        f" it away with {path}-wal and a new one begins"
+        f"ledger {path} is damaged ({' '.join(reason.split())}): put a backup in its place, or"
+        f" move it and {path}-wal away to begin a new one"
     )
 
 

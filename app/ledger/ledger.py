@@ -163,7 +163,7 @@ class Ledger:
             try:
                 self.start()
             except LedgerError as reason:
-                logger.error("nothing is written: %s", reason)
+                logger.error("the ledger can't be opened, so nothing is written: %s", reason)
         return self._writer
 
     def _key_of(self, account: Account) -> str | None:

@@ -161,7 +161,7 @@ class LedgerWriter:
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SILENCE
             logger.error(
-                "the ledger can't be written, requests continue: %s (%d errors so far)",
+                "the ledger can't be written; requests continue: %s (%d errors so far)",
                 reason,
                 self.num_errors,
             )

@@ -34,13 +34,15 @@ class RequestMetrics:
 
         name = "switchyard_http_requests"
         self._answers = counter(name, "Requests that have ended.", "route", "method", "status")
-        meaning = "From the head of a request to the end of its answer."
+        meaning = "Time from the head of a request to the end of its answer."
         self._seconds = histogram("switchyard_http_request_seconds", meaning, ["route"], SECONDS)
         meaning = "Requests answered with an error, by the code in its body."
         self._rejections = counter("switchyard_rejections", meaning, "code")
         meaning = "Clients that left before the end, by the phase of their jobs."
         self._gone = counter("switchyard_clients_gone", meaning, "phase")
-        meaning = "Tokens of requests that have ended, by API key. Prompt tokens include cached."
+        meaning = (
+            "Tokens of requests that have ended, by API key. Prompt tokens include cached ones."
+        )
         self._tokens = counter("switchyard_tokens", meaning, "key", "kind")
         meaning = "Requests with jobs that have ended."
         self._requests = counter("switchyard_requests", meaning, "key", "model_name")

@@ -153,7 +153,7 @@ def document(app: flask.Flask) -> dict[str, Any]:
         "info": {
             "title": "Switchyard",
             "version": __version__,
-            "description": "Parameters that are `null` count as not given.",
+            "description": "Parameters that are `null` count as unset.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "tags": [{"name": tag} for tag in tags],

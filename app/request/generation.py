@@ -67,8 +67,8 @@ class Generation(Constrained, Sampled):
         1,
         ge=1,
         le=128,
-        description="Number of choices for each prompt, with one job each. Refused if this makes"
-        " more jobs than the server can ever hold.",
+        description="Number of choices for each prompt, with one job each. Refused if there"
+        " would be more jobs than the server can ever hold.",
     )
     stop: Annotated[
         StopStrings,
@@ -107,8 +107,9 @@ class Generation(Constrained, Sampled):
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
-        description="The same seed, prompt and parameters give the same text, except for rounding,"
-        " which differs a little with batch and cache; choice k of n has seed + k. -1: none.",
+        description="The same seed, prompt and parameters give the same text, except for small"
+        " rounding differences that depend on batch and cache; choice k of n uses"
+        " seed + k. -1: none.",
     )
     stream: bool = Field(False, description="Send the text as it is generated; see Streaming.")
     stream_options: StreamOptions | None = Field(
@@ -122,8 +123,8 @@ class Generation(Constrained, Sampled):
     )
     timings: bool = Field(
         False,
-        description="The answer has the time of each stage; see Timings. Refused for streams of"
-        " bare text.",
+        description="The answer contains the time of each stage; see Timings. Refused for"
+        " streams of bare text.",
     )
     timings_per_token: bool = Field(
         False,
@@ -140,9 +141,9 @@ class Generation(Constrained, Sampled):
         0,
         ge=-(2**31),
         lt=2**31,
-        description="Waiting jobs of a higher priority start first (vLLM does the opposite), but"
-        " lower priorities also get a share of the work. Refused above the setting"
-        " `max_priority`.",
+        description="Waiting jobs with a higher priority start first (vLLM does the opposite),"
+        " but lower priorities also get a share of the work. Refused above the"
+        " setting `max_priority`.",
     )
     timeout: float | None = Field(
         None,

@@ -128,8 +128,8 @@ class Sampled(Parameters):
         max_length=64,
         fail_fast=True,
         description="Texts that interrupt a repetition for DRY: every token that contains such a"
-        " text does so, or if there is none, the text's last token. A string with the JSON of such"
-        " a list works too.",
+        " text does so; if no token contains it, the text's last token does. A"
+        " string with the JSON of such a list works too.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",

@@ -29,7 +29,7 @@ MAX_NAMES = 100  # of an object: more than any has fields, so at least one is un
 MAX_GIVEN = 300  # of a body, whose fields may also have other servers' names
 NEUTRAL = "Not supported, except for these values, which have no effect."  # in the JSON schema
 TOLD = "Any value is accepted without effect; the response says so."
-SETTLED = "Not supported, except for these values, which other parameters or the route settle."
+SETTLED = "Not supported, except for these values, which other parameters or the route imply."
 OTHER = "Another name of"
 TAG = "\0"  # begins a discriminator's tag, which is not part of a parameter's path
 
@@ -281,9 +281,8 @@ def _unsupported(name: str, values: tuple[Any, ...], reasons: Mapping[str, str])
 
 def _but_for(values: Values) -> str:
     shown = " or ".join(dict.fromkeys(json.dumps(v) for v in values if type(v) is not float))
-    return f", except for {shown}, which ask{'s' * (' or ' not in shown)} for nothing" * bool(
-        values
-    )
+    have = "have" if " or " in shown else "has"
+    return f", except for {shown}, which {have} no effect" if values else ""
 
 
 def _unknown(name: str, known: Iterable[str]) -> BadRequest:

@@ -34,7 +34,7 @@ def drain() -> flask.Response:
         )
     terminate = services().terminate
     if terminate is None:
-        raise werkzeug.exceptions.NotImplemented("this server can only be ended by a signal")
+        raise werkzeug.exceptions.NotImplemented("this server can only be stopped by a signal")
     audit.warning("%s: drain", author_of(flask.request))
     services().models.drain()
     terminate()

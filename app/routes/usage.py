@@ -94,7 +94,7 @@ def list_usage() -> flask.Response:
         ) from None
     if len(rows) > MAX_ROWS:
         raise BadRequest(
-            f"group_by: more than {MAX_ROWS} rows; ask for fewer days, or group by fewer names",
+            f"group_by: more than {MAX_ROWS} rows; request fewer days, or group by fewer names",
             "group_by",
         )
     if query.format == "csv":

@@ -26,8 +26,8 @@ class OwnTool(Object):
     name: Name = Field(description=f"{NAME} Refused if two tools have the same name.")
     description: str | None = Field(None, description="The tool's purpose, for the model.")
     input_schema: ToolSchema = Field(
-        description="The JSON schema of the input object. A `type` that JSON Schema"
-        " doesn't have is refused."
+        description="The JSON schema of the input object. A `type` that JSON Schema doesn't"
+        " define is refused."
     )
     strict: bool | None = Field(
         None, description="True: the tool's input matches the schema, even if no call is required."

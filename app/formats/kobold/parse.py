@@ -100,8 +100,8 @@ class Kobold(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens in prompt and completion together. A longer prompt is refused,"
-        " not cut.",
+        description="Maximum number of tokens in prompt and completion together. A longer prompt"
+        " is refused, not cut.",
     )
     dynatemp_range: float = Field(
         0.0,
@@ -202,8 +202,8 @@ class Textgen(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens in prompt and completion together. A longer prompt is refused,"
-        " not cut.",
+        description="Maximum number of tokens in prompt and completion together. A longer prompt"
+        " is refused, not cut.",
     )
 
     @classmethod

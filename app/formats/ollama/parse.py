@@ -37,7 +37,7 @@ class OllamaBody(OllamaDefaults, Chat):
     }
     reasons: ClassVar[dict[str, str]] = {
         **Chat.reasons,
-        "images": "this server's models see no images",
+        "images": "this server's models can't see images",
         "template": "the model's own is used",
     }
     unset: ClassVar[Table] = {
@@ -51,7 +51,7 @@ class OllamaBody(OllamaDefaults, Chat):
     )
 
     messages: list[Message] = Field(default=[])
-    stream: bool = Field(True, description="Send the text as it is generated, in lines of JSON.")
+    stream: bool = Field(True, description="Send the text as it is generated, as lines of JSON.")
     response_format: ResponseFormat | None = Field(
         None,
         alias="format",
@@ -218,7 +218,7 @@ class ModelRequest(Parameters):
     neutral: ClassVar[Table] = {"verbose": (False, True), "insecure": (False, True)}
 
     model: ModelName = None
-    stream: bool = Field(True, description="Whether the answer is lines of JSON.")
+    stream: bool = Field(True, description="Whether the answer consists of lines of JSON.")
 
     @classmethod
     def other_names(cls) -> Mapping[str, str]:

@@ -28,8 +28,8 @@ class Completion(Scored):
     }
     kinds: ClassVar[dict[str, str]] = {
         **Scored.kinds,
-        "prompt": "must be a string, a list of strings, token ids, or a list of lists of them,"
-        " and none empty",
+        "prompt": "must be a string, a list of strings, token ids, or a list of lists of token"
+        " ids; none may be empty",
     }
 
     prompt: Prompts = Field(

@@ -138,7 +138,7 @@ class ResponseRequest(Generation, HowToThink):
     parallel_tool_calls: bool = Field(True, description="As in chats.")
     text: TextConfig = Field(TextConfig(), description="The form of the answer.")
     reasoning: ReasoningConfig = Field(
-        ReasoningConfig(), description="The effort of thinking before the answer."
+        ReasoningConfig(), description="The effort to spend on thinking before the answer."
     )
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
         default=[],

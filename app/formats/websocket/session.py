@@ -120,7 +120,7 @@ class Session:
                     self._cancel(envelope.id)
                     return
                 if envelope.id in self._running:
-                    raise BadRequest(f"id {envelope.id!r} is in use", "id")
+                    raise BadRequest(f"id {envelope.id!r} is already in use", "id")
                 identifier = envelope.id  # from here on an error ends this generation
                 request = parse.generate(message)
                 with services().guard.generation(flask.request.environ) as account:
@@ -136,7 +136,7 @@ class Session:
         self, request: parse.SpokenText | parse.SpokenChat, account: Account | None
     ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
-            message = f"{MAX_GENERATIONS} generations run on this connection, the maximum"
+            message = f"{MAX_GENERATIONS} generations are running on this connection, the maximum"
             raise engine.Full(message)
         request = request.with_preset(services().settings.presets)
         model = model_of(request.model, self._go_on)
