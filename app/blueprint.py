@@ -49,8 +49,9 @@ from switchyard.app.ui import files
 
 logger = logging.getLogger(__name__)
 
-# Werkzeug needs this codec in each request. If two threads look it up first at the same time, one
-# can find its module half imported, and Python then remembers that there is no such codec.
+# Werkzeug needs this codec in each request. If the first two lookups happen at the same time in two
+# threads, one thread can find the module half imported. Python then remembers that there is no such
+# codec.
 codecs.lookup("idna")
 
 # Paths under /v1 that also exist without the prefix, as in llama.cpp's server.
@@ -61,7 +62,8 @@ UNPREFIXED = (
 )
 
 
-OTHER_METHOD, OTHER_PATH = f"{BLUEPRINT}.other_method", f"{BLUEPRINT}.other_path"  # endpoints
+# Names of endpoints.
+OTHER_METHOD, OTHER_PATH = f"{BLUEPRINT}.other_method", f"{BLUEPRINT}.other_path"
 
 
 def install(
@@ -90,7 +92,7 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.info("the page /docs/ is left out: install switchyard[docs]")
-    # The order in the OpenAPI document.
+    # This order is also the order in the OpenAPI document.
     for part in (requests, streams, status, usage, health, probes, page):
         api.register_blueprint(part.blueprint)
     if services.metrics is not None:
@@ -113,7 +115,8 @@ def install(
     app.extensions[KEY] = services
     app.register_blueprint(api)
     for name in services.models.names:
-        services.template(services.models.get(name))  # now, to log faults at the start
+        # Loaded now, so that faults are logged at startup.
+        services.template(services.models.get(name))
 
 
 def _make_unprefixed() -> flask.Blueprint:
@@ -157,7 +160,7 @@ def refuse_other_methods(app: flask.Flask) -> None:
         raise werkzeug.exceptions.MethodNotAllowed(sorted(allowed[rule.rule]))
 
     app.view_functions[OTHER_METHOD] = other_method
-    for path in allowed:  # Flask's own way to add a rule knows no rule for any method
+    for path in allowed:  # `add_url_rule` can't add a rule that matches every method
         app.url_map.add(app.url_rule_class(path, methods=None, endpoint=OTHER_METHOD))
 
 
@@ -180,7 +183,7 @@ def open_models(
     """Creates the models that the settings name. Does not start them. Raises engine.ModelError."""
     served = settings.served()
     if more.setdefault("open", open_tried) is open_tried:
-        try_all(served)  # those that fail fail again when they are opened
+        try_all(served)  # a directory that fails here fails again when it is opened
     return kind(
         served,
         settings.aliases(),

@@ -288,7 +288,7 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        if not name:  # a validator of several settings: its message names the wrong one
+        if not name:  # a validator of several settings names the wrong one in its message
             name, _, message = message.partition(": ")
         table = _table_of(first["loc"])
         if first["type"] == "extra_forbidden":

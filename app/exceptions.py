@@ -83,4 +83,4 @@ class TimedOut(SwitchyardError):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
-        self.usage: dict[str, Any] = {}  # tokens used until the deadline
+        self.usage: dict[str, Any] = {}  # tokens used before the deadline

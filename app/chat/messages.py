@@ -50,7 +50,7 @@ class CalledTool(Object):
 
 
 class Message(Object):
-    # Clients send back fields that they got in answers.
+    # Clients send back fields from earlier answers.
     place: ClassVar[str] = "messages"
     neutral: ClassVar[Table] = {
         "annotations": ANY,

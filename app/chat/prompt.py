@@ -26,15 +26,16 @@ class Prompt:
     token_ids: tuple[int, ...]
     offer: Offer
     format: CallFormat
-    tags: Tags | None  # None: thoughts, if there are any, stay in the text
+    tags: Tags | None  # None: any thoughts stay in the text
     is_reasoning: bool  # the prompt ends inside thoughts
-    after: str  # constraints hold only after this text; empty: from the first token
-    constraint: engine.Constraint | None  # for calls, and for the form of the output beside them
-    calls_first: bool  # an answer that doesn't begin with a call has none
-    forced: engine.Forced | None  # the end of thoughts at the budget
-    shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or calls
+    after: str  # constraints apply only after this text; empty: from the first token
+    constraint: engine.Constraint | None  # for calls, and for the form of other output
+    calls_first: bool  # an answer that doesn't begin with a call has no calls
+    forced: engine.Forced | None  # the end of thoughts, forced when the budget is used up
+    shown_token_ids: tuple[int, ...]  # special tokens that are tags around thoughts or calls
     end_token_ids: tuple[int, ...]  # see `closing_ids`
-    spans: tuple[engine.Span, ...]  # thoughts and calls, in which the client's stops don't count
+    # Thoughts and calls, in which the client's stop strings don't apply.
+    spans: tuple[engine.Span, ...]
 
     def parser(self) -> PartParser:
         """A parser for one choice of the answer."""

@@ -14,7 +14,7 @@ _ONE = (
     *("additionalProperties", "propertyNames", "unevaluatedProperties"),
     *("not", "if", "then", "else"),
 )
-MAX_SHOWN = 200  # characters of a path
+MAX_SHOWN = 200  # characters of a path in an error message
 
 
 def _checked(schema: dict[str, Any]) -> dict[str, Any]:

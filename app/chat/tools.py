@@ -105,7 +105,7 @@ class Offer:
 
     tools: tuple[Tool, ...]
     must_call: bool = False
-    only: str | None = None  # the tool that it must call
+    only: str | None = None  # the tool that the model must call
     max_calls: int | None = None
 
     @property

@@ -49,7 +49,7 @@ class WithProgress(Wrapped):
         self._started: dict[str, float] = {}
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
-        newest: dict[str, PromptProgress] = {}  # by job: the last of several events
+        newest: dict[str, PromptProgress] = {}  # the latest progress of each job
         for event in events:
             match event:
                 case engine.Started():

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from switchyard import engine
 from switchyard.app.http.body import dumps
 
-MARK = "\x1etext\x1e"  # control characters, which JSON escapes: nothing else in a frame has them
+MARK = "\x1etext\x1e"  # JSON escapes control characters, so nothing else in a frame contains them
 
-Body = tuple[dict[str, Any], str]  # with the new text in it
-Whole = dict[str, Any] | list[dict[str, Any]]  # a list in formats with several answers
+Body = tuple[dict[str, Any], str]  # a body, and the new text in it
+Whole = dict[str, Any] | list[dict[str, Any]]  # a list in formats that allow several answers
 TextBody = Callable[[str], dict[str, Any]]
 
 

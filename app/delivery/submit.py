@@ -32,8 +32,8 @@ from switchyard.app.request.validation import Request
 
 logger = logging.getLogger(__name__)
 
-PLACE = "switchyard_place"  # in flask.g, while an input is inside the gate
-NEWS = 5  # questions for a job's place in the queue, in the time of one heartbeat
+PLACE = "switchyard_place"  # name in flask.g while an input is inside the gate
+NEWS = 5  # queries for a job's place in the queue per heartbeat interval
 
 
 class Named(Protocol):
@@ -54,7 +54,7 @@ def receive(
     until `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut,
     Full.
     """
-    if not flask.request.mimetype:  # a page of any origin may send this without a preflight
+    if not flask.request.mimetype:  # a page of any origin may send such a body without a preflight
         origins.check(settings.cors_origins)
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)

@@ -102,8 +102,8 @@ class WithTimings(Wrapped):
 class _Running:
     """A job's state as this thread has seen it."""
 
-    queue: float = 0.0  # seconds
-    first: float | None = None  # the first token's time, by the monotonic clock
+    queue: float = 0.0  # seconds in the queue
+    first: float | None = None  # the time of the first token, by the monotonic clock
     new_tokens: int = 0
     cached_tokens: int = 0
 
@@ -116,7 +116,7 @@ class WithRunningTimings(Wrapped):
         super().__init__(render)
         self._lengths = lengths
         self._jobs = {identifier: _Running() for identifier in lengths}
-        self._begun: set[str] = set()  # jobs that have had a body
+        self._begun: set[str] = set()  # jobs whose first body has been made
         self._since = time.monotonic()
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
@@ -127,7 +127,7 @@ class WithRunningTimings(Wrapped):
             told = self._note(event)
             if bodies:
                 body, text = bodies[-1]
-                # A chat's first body, its role, has none, as in llama.cpp.
+                # A chat's first body contains the role, and has no timings, as in llama.cpp.
                 is_role = len(bodies) == 1 and not text and event.identifier not in self._begun
                 self._begun.add(event.identifier)
                 if told is not None and not is_role:

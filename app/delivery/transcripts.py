@@ -9,8 +9,8 @@ import werkzeug.exceptions
 from switchyard import engine
 from switchyard.app.delivery.transcript import KeptTranscript
 
-MAX_COUNT = 1000  # kept answers; ended ones make room, the oldest first
-MAX_BYTES = 64 * 1024 * 1024  # of all kept answers
+MAX_COUNT = 1000  # kept answers; if there are more, those that ended first are dropped
+MAX_BYTES = 64 * 1024 * 1024  # bytes of all kept answers
 
 Key = tuple[str, str, str]  # owner, path, Idempotency-Key
 
@@ -23,7 +23,7 @@ class Claim:
     """
 
     key: Key
-    fingerprint: bytes  # of the request
+    fingerprint: bytes  # hash of the request
     transcript: KeptTranscript | None = None
     settled: threading.Event = field(default_factory=threading.Event)
 
@@ -47,7 +47,7 @@ class _Kept:
 class Transcripts:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the fields below
-        self._kept: dict[str, _Kept] = {}  # by the response's identifier, the oldest first
+        self._kept: dict[str, _Kept] = {}  # by the response's identifier, oldest first
         self._claims: dict[Key, Claim] = {}
 
     def keep(self, transcript: KeptTranscript, owner: str, claim: Claim | None) -> None:

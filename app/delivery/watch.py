@@ -11,7 +11,7 @@ from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client, Presence
 
 LOOK = 0.25  # seconds between two checks of a client
-LOOK_CLOSELY = 0.1  # the same for a half-closed client
+LOOK_CLOSELY = 0.1  # seconds between two checks of a half-closed client
 
 Item = TypeVar("Item")
 

@@ -76,6 +76,6 @@ def object_of(text: str) -> dict[str, Any]:
     """
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:  # no JSON; a stream sends the text unchanged
+    except ValueError:  # the text isn't JSON; a stream sends it unchanged
         return {}
     return value if isinstance(value, dict) else {}

@@ -52,13 +52,14 @@ class LocalSource:
         return texts, None
 
     def close(self) -> None:
-        self._is_closed = True  # ends a wait of another thread: no event ends it any more
+        self._is_closed = True  # ends another thread's wait, which no event will end now
         self._reader.close()
         if self._account is not None:
             self._account.answered()
 
     def drop(self) -> None:
-        engine.ALARMS.set(0.0, self.close)  # the dropping thread may hold locks that `close` takes
+        # The thread that drops the iterator may hold locks that `close` takes.
+        engine.ALARMS.set(0.0, self.close)
 
 
 class Local:

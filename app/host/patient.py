@@ -14,7 +14,8 @@ import urllib3
 
 from switchyard.app.delivery.watch import LOOK
 
-Look = Callable[[float], None]  # gets the seconds of silence so far; raises to end the wait
+# Receives the seconds of silence so far; raises an exception to end the wait.
+Look = Callable[[float], None]
 
 
 class InterruptedWait(Exception):
@@ -56,7 +57,7 @@ class _PatientSocket(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._heard = time.monotonic()  # time between two reads is the reader's, not silence
+        self._heard = time.monotonic()  # the time between two reads doesn't count as silence
         while True:
             now = time.monotonic()
             if now - self._looked >= LOOK:

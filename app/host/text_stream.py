@@ -67,7 +67,7 @@ class TextStream(Iterator[str]):
         """The next piece. Raises the same exceptions as `Switchyard.generate`."""
         self.wait()
         if not self._finalizer.alive:
-            raise StopIteration  # it has ended, or was closed
+            raise StopIteration  # the text has ended or was closed
         self._num_taken += 1
         return self._pieces[self._num_taken - 1]
 

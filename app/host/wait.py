@@ -14,8 +14,8 @@ from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.exceptions import TimedOut
 from switchyard.app.host.worker import is_ending
 
-SLACK = 5.0  # seconds beyond a deadline, in which the server reports it first
-SILENCE = 60.0  # seconds, at least, for which a stream may be silent; heartbeats count
+SLACK = 5.0  # seconds added to a deadline, so that the server can report it first
+SILENCE = 60.0  # seconds; the minimum limit on a stream's silence, which heartbeats interrupt
 
 
 def check_silence(silent: float, settings: Settings) -> None:

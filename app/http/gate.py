@@ -25,13 +25,13 @@ from typing import Self
 
 from switchyard import engine
 
-LARGE = 16 * 1024  # bytes; a smaller input passes at once
+LARGE = 16 * 1024  # bytes; a smaller input passes immediately
 MAX_INSIDE = 2
-MAX_BYTES = 1 << 20  # of the inputs inside together
+MAX_BYTES = 1 << 20  # bytes of all inputs inside
 SWITCH_INTERVAL = 0.0005  # seconds that a thread may keep the GIL while others want it
 LOOK = 0.25  # seconds between a waiting thread's checks of its client
-QUIET = 10.0  # seconds after the last input has left, before memory goes back to the system
-RETRY = 5.0  # seconds; most waiting inputs are through by then
+QUIET = 10.0  # seconds between the last input's end and the return of memory to the system
+RETRY = 5.0  # seconds; most waiting inputs have passed by then
 
 
 class _ShortTurns:
@@ -67,7 +67,7 @@ class Place:
     def __init__(self, gate: "Gate | None", size: int) -> None:
         """`size`: bytes. `gate`: None for a small input."""
         self.since = time.monotonic()
-        self.begun = 0.0  # when it was admitted
+        self.begun = 0.0  # the time of admission
         self.size = size
         self.admitted = threading.Event()
         self._gate = gate
@@ -113,8 +113,8 @@ class Gate:
         self._waiting: deque[Place] = deque()
         self._has_alarm = False
         self._has_short_turns = False
-        self._rest_until = 0.0  # by the monotonic clock
-        self._rests = False  # an alarm is set for its end
+        self._rest_until = 0.0  # the end of the rest, by the monotonic clock
+        self._rests = False  # whether an alarm is set for the end of the rest
 
     @property
     def num_inside(self) -> int:
@@ -178,7 +178,7 @@ class Gate:
         if is_quiet:
             engine.give_memory_back()
 
-    # Under the lock
+    # Called with the lock held
 
     def _is_full(self) -> bool:
         """Whether the newest waiting input is one too many."""

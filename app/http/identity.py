@@ -14,9 +14,9 @@ from switchyard.app.http.network import network_of
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
-# In the environ of a request
+# Keys in the environ of a request
 CALLER = "switchyard.caller"  # the name and role of a checked key
-ADDRESS = "switchyard.address"  # of the client, behind trusted proxies
+ADDRESS = "switchyard.address"  # the address of the client, behind trusted proxies
 
 HOST = "key:host"  # the client of the host application's own jobs, if the server has keys
 

@@ -55,10 +55,10 @@ class Budgets:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock  # wall clock
+        self._clock = clock  # a wall clock
         self._lock = threading.Lock()  # guards the fields below
         self._spent: dict[str, _Spent] = {}
-        self._reserved: dict[str, int] = {}  # tokens of running requests
+        self._reserved: dict[str, int] = {}  # tokens reserved by running requests
 
     def load(self, connection: sqlite3.Connection) -> None:
         """Reads the sums of each key from the ledger's file. Raises sqlite3.Error."""
@@ -117,7 +117,7 @@ class Budgets:
         with self._lock:
             return [(key, self._used(key, now)[0]) for key in keys if key.budget_tokens is not None]
 
-    # Under the lock
+    # Called with the lock held
 
     def _used(self, key: ApiKey, now: float) -> tuple[int, int]:
         """The tokens of ended requests in the key's period, and the tokens that running requests
@@ -151,7 +151,7 @@ def _renewal(period: BudgetPeriod | None, now: float) -> str:
         return ""
     midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "month":
-        midnight = midnight.replace(day=28) + timedelta(days=4)  # in the next month
+        midnight = midnight.replace(day=28) + timedelta(days=4)  # a day in the next month
         midnight = midnight.replace(day=1)
     else:
         midnight += timedelta(days=1)

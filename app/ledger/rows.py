@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from switchyard.app.ledger.file import ADD_TO_DAY
 
-CLIENT_GONE = 499  # the status of a client that left, which counts as no failure
+CLIENT_GONE = 499  # the status if the client left, which doesn't count as a failure
 
 BEGIN = """
 INSERT OR IGNORE INTO requests(id, request_id, started, key, model, route, prompt_tokens, state)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'open')
 """
-# An insert, since the row of the beginning may have been dropped. An ended row never changes.
+# An INSERT is used because the row of the request's beginning may have been dropped. A row that has
+# ended never changes.
 END = """
 INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done')
 ON CONFLICT(id) DO UPDATE SET
@@ -37,7 +38,7 @@ def day_of(time: float) -> str:
 class Begun(NamedTuple):
     """A request whose jobs were submitted."""
 
-    id: str  # of the response
+    id: str  # the response's identifier
     request_id: str
     started: float  # Unix time
     key: str
@@ -118,7 +119,7 @@ def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
     days: dict[OfDay, list[int]] = {}
     for entry in entries:
         if isinstance(entry, Begun):
-            if entry.id not in ended:  # the row of its end is complete by itself
+            if entry.id not in ended:  # the row of a request's end is complete by itself
                 connection.execute(BEGIN, entry)
         elif isinstance(entry, Refusal) or entry.write(connection):
             of_day = days.setdefault(entry.of_day, [0] * len(entry.sums))

@@ -34,7 +34,8 @@ def _optional(name: str, field: Any) -> Any:
     return (field.annotation | None, Field(None, description=field.description))
 
 
-OF_CLUSTER = ("engines", "gpus_each", "nodes")  # of machines, which no request may choose
+# Settings of machines, which requests may not choose.
+OF_CLUSTER = ("engines", "gpus_each", "nodes")
 
 # Each setting of a table `[[models]]`, except its names, and settings with paths or addresses,
 # which only the configuration may set.

@@ -10,10 +10,11 @@ from switchyard import engine
 from switchyard.app.errors import describe
 from switchyard.app.http.body import dumps
 
-LOOK = 0.25  # seconds between two looks at a load or at the models
-FIRST = 30.0  # most seconds to wait for a load's first progress: most refusals come before it
+LOOK = 0.25  # seconds between two checks of a load or of the models
+# Maximum seconds to wait for a load's first progress, before which most refusals occur.
+FIRST = 30.0
 
-Value = Literal["unloaded", "loading", "loaded", "failed"]  # llama.cpp's
+Value = Literal["unloaded", "loading", "loaded", "failed"]  # llama.cpp's states
 VALUES: dict[engine.ModelState, Value] = {
     "loading": "loading",
     "unloaded": "unloaded",

@@ -18,7 +18,7 @@ STATES: tuple[engine.ModelState, ...] = (
 NOTHING = engine.Stats(0.0)
 OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM doesn't have
 
-# By name: the help text, and the number's path in `engine.Stats`.
+# For each name: the help text, and the path of the number in `engine.Stats`.
 COUNTERS = {
     "vllm:prompt_tokens": ("Prompt tokens, including cached ones.", "totals.prompt_tokens"),
     "vllm:generation_tokens": ("Tokens generated.", "totals.new_tokens"),
@@ -63,7 +63,7 @@ class EngineCollector(Collector):
         self._models = models
 
     def describe(self) -> list[Metric]:
-        return []  # else the registry would collect once, only to compare names
+        return []  # otherwise the registry would collect once only to compare names
 
     def collect(self) -> Iterator[Metric]:
         table = self._models()

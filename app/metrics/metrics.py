@@ -27,7 +27,8 @@ from switchyard.app.metrics.requests import MAX_KEYS, RequestMetrics
 from switchyard.app.operations.guard import Checks
 from switchyard.app.operations.keys import ApiKey
 
-# Always this format, whatever a client accepts: OpenMetrics would turn `vllm:` into `vllm_`.
+# The format is the same whatever a client accepts, because OpenMetrics would turn `vllm:` into
+# `vllm_`.
 MIMETYPE, PARAMETERS = "text/plain", "; version=0.0.4; charset=utf-8"
 LIBRARIES = ("exllamav2", "torch")
 

@@ -51,7 +51,7 @@ class RequestMetrics:
         name, meaning = "vllm:request_max_num_generation_tokens", "Tokens of the longest choice."
         bounds = engine.BOUNDS["request_generation_tokens"]
         self._longest = histogram(name, meaning, LABELS, bounds)
-        for phase in get_args(Phase):  # so that all exist with 0 from the start
+        for phase in get_args(Phase):  # so that every label exists with 0 from the start
             self._gone.labels(phase)
         self._by_key: dict[str, _Tokens] = {}
 

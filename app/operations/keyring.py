@@ -22,14 +22,14 @@ from switchyard.app.operations.keys import (
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("switchyard.audit")
 
-LOOK = 1.0  # seconds between two checks of the file, while requests come
-WATCH = 2.0  # the same while none come
-PATIENCE = 2.0  # seconds that the request which finds a change waits for the new keys
+LOOK = 1.0  # seconds between two checks of the file while requests arrive
+WATCH = 2.0  # seconds between two checks while no requests arrive
+PATIENCE = 2.0  # seconds that the request that notices a change waits for the new keys
 SETTLED = 0.2  # seconds without a change, after which a file counts as written
 MOST_WRITING = 10.0  # seconds until a file that never settles is an error
-MOST_NAMED = 10  # names of each kind in a line of the audit log
+MOST_NAMED = 10  # maximum names of each kind in a line of the audit log
 
-NOTHING = digest_of(b"")  # compared with an unknown digest, so that it takes the same time
+NOTHING = digest_of(b"")  # compared with an unknown digest, so that the lookup takes the same time
 
 
 class Keyring:
@@ -50,8 +50,9 @@ class Keyring:
         self._on_change = on_change
         self._clock = clock
         self._table = read_keys(self._path, max_priority, has_ledger)
-        self._seen: object = self._table.signature  # of the file last read, valid or not
-        self._looking = threading.Lock()  # held during a look, which may start the reader
+        # The signature of the file that was read last, valid or not.
+        self._seen: object = self._table.signature
+        self._looking = threading.Lock()  # held during a check, which may start the reader
         self._reader: threading.Thread | None = None
         self._closing = threading.Event()
         self._next_look = clock() + LOOK
@@ -91,7 +92,7 @@ class Keyring:
         old keys stay valid.
         """
         if not self._looking.acquire(blocking=False):
-            return  # another thread looks; the new keys hold from a later request on
+            return  # another thread is checking; the new keys apply to a later request
         try:
             self._next_look = self._clock() + LOOK
             reader = self._begin()
@@ -126,7 +127,7 @@ class Keyring:
         except OSError as reason:
             return str(reason)
 
-    # The reader
+    # The reader's thread
 
     def _read(self) -> None:
         seen: object = None

@@ -47,7 +47,8 @@ class PartParser:
         self._max_calls = max_calls
         self._calls_first = calls_first
         self._held = ""
-        # Text after `_held`, and its characters: to join each piece would take quadratic time.
+        # Text after `_held`, and its number of characters. Joining each piece would take quadratic
+        # time.
         self._pieces: list[str] = []
         self._num_new = 0
         self._wanted = 0  # characters to hold before the next search
@@ -226,7 +227,7 @@ class PartParser:
             self._state = state
             self._wait()
             return False
-        elif match["name"] is None:  # the end of all calls
+        elif match["name"] is None:  # the match is the end of all calls
             self._held = self._held[match.end() :]
             self._state = self._content
         else:

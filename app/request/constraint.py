@@ -14,7 +14,8 @@ from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
 Schema = dict[str, Any]
-SchemaOrText = Schema | Annotated[str, Field(min_length=1)]  # a schema's JSON text, as vLLM takes
+# Or a schema's JSON text, which vLLM accepts.
+SchemaOrText = Schema | Annotated[str, Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 Choices = Annotated[list[Text], Field(min_length=1, max_length=10_000, fail_fast=True)]
 
@@ -24,7 +25,7 @@ class NamedSchema(BaseModel):
 
     name: str | None = Field(None, max_length=64)
     description: str | None = None
-    strict: bool | None = None  # without effect: every schema is strict
+    strict: bool | None = None  # no effect, because every schema is strict
     schema_: Schema | None = Field(None, alias="schema")
 
 
@@ -116,7 +117,7 @@ class Constrained(Parameters):
 
     def check(self) -> None:
         super().check()
-        _ = self.constraint  # for its errors
+        _ = self.constraint  # evaluated for its errors
 
     @functools.cached_property
     def constraint(self) -> engine.Constraint | None:

@@ -26,7 +26,7 @@ from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.stream_options import StreamOptions
 from switchyard.app.request.validation import MAX_SHOWN, without_nulls
 
-MAX_LOGPROBS = 20  # most alternatives shown for each token: OpenAI's limit
+MAX_LOGPROBS = 20  # maximum alternatives shown for each token, which is OpenAI's limit
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
@@ -44,8 +44,8 @@ ModelName = Annotated[
 class Generation(Constrained, Sampled):
     """The parameters that all requests for text share."""
 
-    default_max_tokens: ClassVar[int | None] = None  # whatever the setting of that name says
-    usual_max_tokens: ClassVar[int | None] = None  # without that setting
+    default_max_tokens: ClassVar[int | None] = None  # if set, replaces the setting of that name
+    usual_max_tokens: ClassVar[int | None] = None  # the default without that setting
     neutral: ClassVar[Table] = {
         **{**OPENAI, **SERVERS, **SCORES, **RUNNING, **FRONT_ENDS, **LOADING, **FORMATS}
     }
@@ -156,7 +156,7 @@ class Generation(Constrained, Sampled):
         None, description="The end user; written to the server's log at level DEBUG."
     )
 
-    # `check_fields`: formats with other names for these fields leave them out.
+    # Uses `check_fields` because formats with other names for these fields leave them out.
     @field_validator(
         "stop",
         "stop_sequences",
@@ -185,7 +185,8 @@ class Generation(Constrained, Sampled):
             raise BadRequest("return_progress needs stream: true", "return_progress")
 
     def check_sampling(self) -> None:
-        if self.preset is None:  # else `with_preset` does, since the preset may have what is needed
+        # Otherwise `with_preset` checks, because the preset may have what is needed.
+        if self.preset is None:
             super().check_sampling()
 
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:

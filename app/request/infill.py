@@ -7,8 +7,8 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.infill_forms import FAMILIES, FORMS, Extra, Form, Gap
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 
-MARK = "\u263a"  # one token or more, which never merge with the tokens of another text
-_NAME = "filename\n"  # as in llama.cpp, of the file with the gap
+MARK = "\u263a"  # one or more tokens, which never merge with the tokens of another text
+_NAME = "filename\n"  # the name of the file with the gap, as in llama.cpp
 
 
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:

@@ -16,7 +16,7 @@ from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 from switchyard.app.request.written import MAX_TOKENS
 
-MAX_BIASED = 1024  # tokens of one request
+MAX_BIASED = 1024  # maximum tokens in one request
 LISTED = "A comma-separated string works too."
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
@@ -24,9 +24,10 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 BannedText = Annotated[str, Field(min_length=1, max_length=200)]
 Breaker = Annotated[str, Field(min_length=1, max_length=100)]
 
-DRY_BREAKERS = ["\n", ":", '"', "*"]  # by the author of DRY
+DRY_BREAKERS = ["\n", ":", '"', "*"]  # the defaults of DRY's author
 
-# Parameters whose default is a setting, `default_` before its name.
+# Parameters whose default is a setting. The setting's name is the parameter's name after
+# `default_`.
 _DEFAULT = "default_"
 _DEFAULTED = {
     one.name.removeprefix(_DEFAULT)
@@ -329,8 +330,8 @@ _FILTERS = tuple(
     if own.stage in ("filter", "filter row") and own.part_of is None
 )
 
-# The engine's parameters that a request has unchanged. `sampling` and `tokenized` convert the
-# others; `Generation.job` sets the seed, which differs by choice.
+# The engine's parameters that are passed on unchanged. `sampling` and `tokenized` convert the
+# others; `Generation.job` sets the seed, which differs for each choice.
 _AS_IT_IS = engine.PARAMETERS.keys() - {
     *("dynatemp_low", "dynatemp_high", "top_k", "mirostat", "repetition_range", "dry_range"),
     *("logit_bias", "banned_token_ids", "allowed_token_ids"),

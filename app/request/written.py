@@ -4,10 +4,11 @@ import json
 import re
 from typing import Any
 
-MAX_JSON = 10_000  # characters of a list that is given as JSON text
+MAX_JSON = 10_000  # maximum characters of a list that is sent as JSON text
 MAX_TOKENS = 4096
 
-TOKENS = "^ *[0-9]{1,9} *(, *[0-9]{1,9} *)*$"  # what `token_ids` takes, for a schema
+# The pattern of texts that `token_ids` accepts, for a schema.
+TOKENS = "^ *[0-9]{1,9} *(, *[0-9]{1,9} *)*$"
 
 _TOKEN = re.compile(r" *[0-9]{1,10} *", re.ASCII)
 

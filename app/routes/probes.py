@@ -16,7 +16,7 @@ TEXT = "text/plain"
 OLLAMA = "Switchyard. For clients of Ollama's API: Ollama is running"
 
 blueprint = flask.Blueprint("switchyard_health_probes", __name__)
-# Paths that a host application may use itself: left out of it unless the API has a prefix.
+# Paths that a host application may use itself. They are left out unless the API has a prefix.
 short = flask.Blueprint("switchyard_health_short", __name__)
 # Paths that always belong to a host application.
 root = flask.Blueprint("switchyard_health_root", __name__)

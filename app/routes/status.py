@@ -36,7 +36,7 @@ class StatusCopies(TypedDict):
     """Float16 copies of weights."""
 
     bytes: int
-    min_tokens: int  # of a pass that uses them
+    min_tokens: int  # minimum tokens of a pass that uses the copies
 
 
 class StatusModel(TypedDict, total=False):

@@ -24,7 +24,8 @@ from switchyard.app.services import services
 MAX_DAYS = 366
 MAX_ROWS = 100_000
 CSV = "text/csv"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula to spreadsheets
+# Spreadsheets treat a cell with such a beginning as a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 blueprint = flask.Blueprint("switchyard_usage", __name__, url_prefix="/v1")
 

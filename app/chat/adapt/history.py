@@ -42,7 +42,7 @@ def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
             found = [result for result in results if result.get("tool_call_id") == call["id"]]
             yield from found
             results = [result for result in results if result not in found]
-        yield from results  # of no call
+        yield from results  # results that belong to no call
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:

@@ -29,7 +29,7 @@ class MessageOutputDetails(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    input_tokens: int  # without tokens from the cache
+    input_tokens: int  # tokens that were not in the cache
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int

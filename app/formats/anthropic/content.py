@@ -39,7 +39,7 @@ class ThinkingBlock(BaseModel):
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""  # not checked: nothing depends on the author of the thoughts
+    signature: str = ""  # not checked, because nothing depends on who wrote the thoughts
 
 
 class ToolCaller(Object):

@@ -146,7 +146,7 @@ class MessagesBody(HowToThink):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if "thread" in given:  # its client leaves out earlier messages, which would be lost
+        if "thread" in given:  # its client leaves out earlier messages, so they would be lost
             raise BadRequest(
                 "thread is not supported: send the whole conversation",
                 "thread",
@@ -218,7 +218,7 @@ class MessagesBody(HowToThink):
             "model": self.model,
             "messages": messages,
             **self.thinking_given,
-            # In this API a last message of the assistant is the beginning of the answer.
+            # In this API, if the assistant's message is last, it is the beginning of the answer.
             "continue_final_message": self.messages[-1].role == "assistant",
             **tools_in_chat(self.tools, self.tool_choice, referenced(self.messages)),
         }

@@ -33,7 +33,8 @@ class OwnTool(Object):
         None, description="True: the tool's input matches the schema, even if no call is required."
     )
     cache_control: CacheControl | None = None
-    eager_input_streaming: bool | None = None  # without effect: input is always streamed at once
+    # No effect, because input is always streamed immediately.
+    eager_input_streaming: bool | None = None
     defer_loading: bool = Field(
         False, description="The model doesn't see the tool until a `tool_reference` names it."
     )

@@ -17,8 +17,8 @@ from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import repeatable, services
 
-API_VERSION = "1.2.5"  # of KoboldAI's API
-KOBOLDCPP = "1.48"  # of KoboldCpp: clients use no feature that is newer than this
+API_VERSION = "1.2.5"  # the version of KoboldAI's API
+KOBOLDCPP = "1.48"  # the version of KoboldCpp; clients use no newer feature
 
 blueprint = flask.Blueprint("switchyard_kobold", __name__)
 

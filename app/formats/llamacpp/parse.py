@@ -31,8 +31,8 @@ SWITCHES = (
     Switch("repeat_penalty", 1, ("repeat_last_n",), is_setting=True),
     Switch("repeat_penalty", 1, ("penalize_nl",)),
 )
-TEXT = "prompt_string"  # the text in a prompt that is an object
-MAX_BIASED = 200  # characters of a text with a bias; a character has at most four tokens
+TEXT = "prompt_string"  # the member that holds the text of a prompt that is an object
+MAX_BIASED = 200  # characters of a biased text; a character has at most four tokens
 
 Piece = TokenId | Annotated[str, Field(min_length=1)]
 Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
@@ -61,7 +61,7 @@ class LlamaCppOptions(OtherServers):
         "n_indent": ANY,
         "n_keep": (0,),
         "post_sampling_probs": OFF,
-        "t_max_predict_ms": ANY,  # editors as llama.vim limit the time of an infill by it
+        "t_max_predict_ms": ANY,  # editors such as llama.vim limit the time of an infill with this
         "t_max_prompt_ms": ANY,
     }
     settled: ClassVar[Table] = {"n": (1,)}

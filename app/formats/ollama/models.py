@@ -7,7 +7,7 @@ from switchyard import engine
 from switchyard.app.formats.ollama.times import NEVER, written
 from switchyard.app.request.infill_forms import FORMS
 
-LATEST = ":latest"  # what clients append to a name without a tag
+LATEST = ":latest"  # the tag that clients append to a name without one
 
 _STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 

@@ -22,7 +22,7 @@ from switchyard.app.request.validation import Parameters, validate
 Think = bool | Literal["low", "medium", "high"]
 Form = Literal["", "json"] | dict[str, Any]
 
-# Parameters of chats that have no place in a text without a template.
+# Parameters of chats that have no meaning for a text without a template.
 _OF_CHATS = (
     *("think", "thinking", "enable_thinking", "reasoning_effort", "reasoning_budget"),
     *("separate_reasoning", "include_reasoning", "chat_template_kwargs"),
@@ -79,7 +79,7 @@ class OllamaBody(OllamaDefaults, Chat):
     def _form(cls, value: Any) -> Any:
         if value == "json":
             return {"type": "json_object"}
-        if isinstance(value, dict) and value.get("type") in FORMS:  # as OpenAI has it
+        if isinstance(value, dict) and value.get("type") in FORMS:  # a format in OpenAI's form
             return value
         if not isinstance(value, dict):
             raise ValueError('must be "json" or a JSON schema')

@@ -20,11 +20,11 @@ Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 
 class Completion(Scored):
-    default_max_tokens = 16  # OpenAI's
+    default_max_tokens = 16  # OpenAI's default
     unset: ClassVar[Table] = {**Scored.unset, "json_schema": ({},), "suffix": ("",)}
     settled: ClassVar[Table] = {
-        "dynamic_temperature": (True, False),  # the bounds decide
-        "trim_stop": (True,),  # KoboldCpp's name for the only way of this server
+        "dynamic_temperature": (True, False),  # the bounds of the temperature decide
+        "trim_stop": (True,),  # KoboldCpp's name for what this server always does
     }
     kinds: ClassVar[dict[str, str]] = {
         **Scored.kinds,

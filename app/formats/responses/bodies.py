@@ -56,7 +56,7 @@ class ResponseBody(Asked):
     error: dict[str, str] | None
     incomplete_details: dict[str, str] | None
     model: str
-    output: list[dict[str, Any]]  # items: message, reasoning, function_call
+    output: list[dict[str, Any]]  # items of type message, reasoning or function_call
     usage: ResponseUsage | None
 
 

@@ -55,8 +55,8 @@ class ReasoningConfig(Object):
 
 
 PLACES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
-LOGPROBS = "message.output_text.logprobs"  # asks for them, in `include`
-MAX_METADATA = 16  # OpenAI's
+LOGPROBS = "message.output_text.logprobs"  # the value of `include` that requests logprobs
+MAX_METADATA = 16  # OpenAI's limit
 
 
 class ResponsesChat(Chat):
@@ -170,7 +170,8 @@ class ResponseRequest(Generation, HowToThink):
     @field_validator("metadata", mode="before")
     @classmethod
     def _is_small(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > MAX_METADATA:  # before pydantic checks each
+        # Checked before pydantic checks each entry.
+        if isinstance(value, dict) and len(value) > MAX_METADATA:
             raise ValueError(f"must have at most {MAX_METADATA} entries")
         return value
 

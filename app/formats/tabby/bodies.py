@@ -11,7 +11,7 @@ from switchyard.app.http.body import dumps
 from switchyard.app.lifecycle.loads import LOOK
 
 TEMPLATE = "from_tokenizer_config"  # TabbyAPI's name for the model's own template
-CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # other modes have the same names
+CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # other modes have the same names in both APIs
 
 
 class TabbyParameters(TypedDict):

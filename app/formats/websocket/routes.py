@@ -18,7 +18,7 @@ from switchyard.app.openapi.contract import needs
 from switchyard.app.services import services
 
 SUBPROTOCOL = "realtime"
-RETRY = 10.0  # seconds: a guess, since the end of another WebSocket is unknown
+RETRY = 10.0  # seconds; a guess, because the end of another WebSocket is unknown
 
 blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
 
@@ -50,7 +50,7 @@ def _admit() -> None:
     flask.g.websocket_of = address
     Client(environ).limit_sends(settings.send_timeout)
     environ[name] = SharedSocket(environ[name])
-    # No compression: for small messages it saves little, and costs more than all other work.
+    # No compression, because for small messages it saves little and costs more than all other work.
     environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)
 
 

@@ -30,18 +30,18 @@ from switchyard.app.services import services
 
 logger = logging.getLogger(__name__)
 
-MAX_GENERATIONS = 32  # at once on one connection
-TICK = 0.25  # seconds between two checks of deadlines and of a drain
+MAX_GENERATIONS = 32  # concurrent generations on one connection
+TICK = 0.25  # seconds between two checks for deadlines and for a drain
 
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011  # RFC 6455, section 7.4.1
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    identifier: str  # of the job
+    identifier: str  # the identifier of the job
     reader: Reader
     model: engine.Engine
-    answer: Answer | None  # for a chat
+    answer: Answer | None  # only for a chat
     ignored: str  # names of parameters without effect
     account: Account | None
 
@@ -59,7 +59,8 @@ class Session:
         self._connection = connection
         self._timeout = timeout or math.inf
         self._last_work = time.monotonic()
-        self._running: dict[parse.Identifier, Running] = {}  # by the client's identifier
+        # Running generations, by the client's identifiers.
+        self._running: dict[parse.Identifier, Running] = {}
 
     def run(self) -> None:
         """Serves until the client leaves or is idle for too long, or, during a drain, until all
@@ -121,7 +122,7 @@ class Session:
                     return
                 if envelope.id in self._running:
                     raise BadRequest(f"id {envelope.id!r} is already in use", "id")
-                identifier = envelope.id  # from here on an error ends this generation
+                identifier = envelope.id  # from here on, an error ends only this generation
                 request = parse.generate(message)
                 with services().guard.generation(flask.request.environ) as account:
                     self._running[identifier] = self._start(request, account)
