@@ -143,7 +143,7 @@ def _make_unprefixed() -> flask.Blueprint:
 
 
 def refuse_other_methods(app: flask.Flask) -> None:
-    """Adds to each path of the API a rule for the methods that the path doesn't allow. Without
+    """Adds a rule to each path of the API for the methods that the path doesn't allow. Without
     these rules, the host application would handle the error outside the blueprint.
     """
     allowed: dict[str, set[str]] = {}

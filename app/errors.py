@@ -135,7 +135,7 @@ def describe(error: Exception) -> Described:
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param
-            if not isinstance(error, engine.Rejected):  # a rejection concerns this request only
+            if not isinstance(error, engine.Rejected):  # a rejection concerns only this request
                 message = without_identifiers(message)
             if isinstance(error, engine.PromptTooLong) and error.limit:
                 message = _too_long(error)

@@ -26,7 +26,7 @@ from switchyard.app.http.client import Client
 from switchyard.app.http.identity import key_of, owner_of
 from switchyard.app.operations.account import Account, account_of
 
-MAX_KEY = 255  # maximum characters of an Idempotency-Key
+MAX_KEY = 255  # maximum length of an Idempotency-Key, in characters
 CLAIM = "switchyard.claim"  # key in the environ of a request that has a claim
 
 
@@ -169,8 +169,8 @@ class Answers:
         response = Streamed(output, self._sender, send_timeout, writer.mimetype)
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Accel-Buffering"] = "no"
-        # Not a `finally` in the generator that writes: if the client leaves before the first byte,
-        # the generator never starts, and its `finally` never runs.
+        # A `finally` in the generator that writes would not be enough: if the client leaves before
+        # the first byte, the generator never starts, and its `finally` never runs.
         self.streams.add(output)
         account = account_of(flask.request.environ)
         # After a reset, some servers, such as werkzeug's, drop the response without closing it.

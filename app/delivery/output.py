@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from switchyard.app.delivery.transcript import Transcript
 from switchyard.app.delivery.watch import WatchedClient
 
-NEWS = 5  # checks for a new comment per heartbeat interval
+NEWS = 5  # number of checks for a new comment per heartbeat interval
 PROBE = 0.1  # seconds between writes to a client that may have left
 
 

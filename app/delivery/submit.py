@@ -33,7 +33,7 @@ from switchyard.app.request.validation import Request
 logger = logging.getLogger(__name__)
 
 PLACE = "switchyard_place"  # name in flask.g while an input is inside the gate
-NEWS = 5  # queries for a job's place in the queue per heartbeat interval
+NEWS = 5  # number of queries for a job's place in the queue per heartbeat interval
 
 
 class Named(Protocol):

@@ -9,7 +9,7 @@ import werkzeug.exceptions
 from switchyard import engine
 from switchyard.app.delivery.transcript import KeptTranscript
 
-MAX_COUNT = 1000  # kept answers; if there are more, those that ended first are dropped
+MAX_COUNT = 1000  # kept answers; beyond this number, the oldest that have ended are dropped
 MAX_BYTES = 64 * 1024 * 1024  # bytes of all kept answers
 
 Key = tuple[str, str, str]  # owner, path, Idempotency-Key

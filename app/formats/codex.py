@@ -17,7 +17,7 @@ asked, in the style of the code around it. Leave alone what you were not asked a
 undo changes that are not yours. Run the tests of what you have changed, where there are any. Go
 on until the task is done; if it can't be, say what is missing. End with a short summary of what
 you did and found, as plain text."""
-OUTPUT_TOKENS = 10_000  # maximum tokens of a tool's output, which is Codex's own limit
+OUTPUT_TOKENS = 10_000  # maximum number of tokens in a tool's output: Codex's own limit
 
 
 class ReasoningLevel(TypedDict):

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT = 5.0  # seconds to connect, and for the server to accept each part of a request
 MAX_IDLE = 64  # connections kept for later requests
-PIECE = 65536  # maximum bytes read at once
+PIECE = 65536  # maximum number of bytes read at once
 RETRY = 1.0  # seconds to wait before an unreachable server is tried again
 
 
@@ -152,7 +152,7 @@ class Incoming:
         self._is_dropped = False
 
     def read(self) -> bytes:
-        """The next bytes of the body, not decoded; empty at its end. Waits for them.
+        """The next bytes of the body, undecoded; empty at its end. Waits for them.
 
         Raises engine.Closed if the connection is lost, or the exception that the request's `look`
         raises.

@@ -30,7 +30,7 @@ MAX_INSIDE = 2
 MAX_BYTES = 1 << 20  # bytes of all inputs inside
 SWITCH_INTERVAL = 0.0005  # seconds that a thread may keep the GIL while others want it
 LOOK = 0.25  # seconds between a waiting thread's checks of its client
-QUIET = 10.0  # seconds between the last input's end and the return of memory to the system
+QUIET = 10.0  # seconds after the last input has left until memory is returned to the system
 RETRY = 5.0  # seconds; most waiting inputs have passed by then
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 class Places:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.most = -(-number // 2)  # maximum for one client
+        self.most = -(-number // 2)  # maximum number of places for one client
         self._lock = threading.Lock()  # guards the fields below
         self._taken: Counter[str] = Counter()  # number of places taken, by client
 

@@ -14,8 +14,8 @@ BEGIN = """
 INSERT OR IGNORE INTO requests(id, request_id, started, key, model, route, prompt_tokens, state)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'open')
 """
-# An INSERT is used because the row of the request's beginning may have been dropped. A row that has
-# ended never changes.
+# An INSERT is used because the row for the request's beginning may have been dropped. A row that
+# has ended never changes.
 END = """
 INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done')
 ON CONFLICT(id) DO UPDATE SET

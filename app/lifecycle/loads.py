@@ -11,7 +11,7 @@ from switchyard.app.errors import describe
 from switchyard.app.http.body import dumps
 
 LOOK = 0.25  # seconds between two checks of a load or of the models
-# Maximum seconds to wait for a load's first progress, before which most refusals occur.
+# Seconds to wait for a load's first progress. Most refusals occur before it.
 FIRST = 30.0
 
 Value = Literal["unloaded", "loading", "loaded", "failed"]  # llama.cpp's states

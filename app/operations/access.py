@@ -16,7 +16,7 @@ from switchyard.app.operations.trace import parse_trace
 logger = logging.getLogger("switchyard.access")
 
 OTHER = "other"  # stands for the route of paths without a route
-MAX_AGENT = 200  # maximum characters of a user agent
+MAX_AGENT = 200  # maximum length of a user agent, in characters
 
 
 @dataclass(frozen=True, slots=True)

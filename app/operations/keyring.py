@@ -25,9 +25,9 @@ audit = logging.getLogger("switchyard.audit")
 LOOK = 1.0  # seconds between two checks of the file while requests arrive
 WATCH = 2.0  # seconds between two checks while no requests arrive
 PATIENCE = 2.0  # seconds that the request that notices a change waits for the new keys
-SETTLED = 0.2  # seconds without a change, after which a file counts as written
-MOST_WRITING = 10.0  # seconds until a file that never settles is an error
-MOST_NAMED = 10  # maximum names of each kind in a line of the audit log
+SETTLED = 0.2  # seconds without a change after which a file counts as written
+MOST_WRITING = 10.0  # seconds after which a file that never settles is an error
+MOST_NAMED = 10  # maximum number of names of each kind in a line of the audit log
 
 NOTHING = digest_of(b"")  # compared with an unknown digest, so that the lookup takes the same time
 

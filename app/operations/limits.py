@@ -241,7 +241,7 @@ def priority_of(key: ApiKey, asked: int | None) -> int:
     if asked is None:
         return key.priority
     most = key.max_priority
-    if most is None and key.priority < 0:  # a key with a low priority may not raise its priority
+    if most is None and key.priority < 0:  # a key with a negative priority may not raise it
         most = key.priority
     if most is not None and asked > most:
         raise BadRequest(

@@ -29,7 +29,7 @@ class PartParser:
     def __init__(
         self,
         format: CallFormat | None,
-        tools: Mapping[str, str] = {},  # never changed
+        tools: Mapping[str, str] = {},  # never modified
         tags: Tags | None = None,
         is_reasoning: bool = False,
         max_calls: int | None = None,

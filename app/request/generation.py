@@ -26,7 +26,7 @@ from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.stream_options import StreamOptions
 from switchyard.app.request.validation import MAX_SHOWN, without_nulls
 
-MAX_LOGPROBS = 20  # maximum alternatives shown for each token, which is OpenAI's limit
+MAX_LOGPROBS = 20  # maximum number of alternatives shown for each token: OpenAI's limit
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_TOLD = 1000  # maximum characters of the header
+MAX_TOLD = 1000  # maximum length of the header, in characters
 
 Values = tuple[Any, ...]  # the neutral values of a field
 Table = Mapping[str, Values]

@@ -16,7 +16,7 @@ from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 from switchyard.app.request.written import MAX_TOKENS
 
-MAX_BIASED = 1024  # maximum tokens in one request
+MAX_BIASED = 1024  # maximum number of token ids in one request
 LISTED = "A comma-separated string works too."
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
@@ -26,8 +26,8 @@ Breaker = Annotated[str, Field(min_length=1, max_length=100)]
 
 DRY_BREAKERS = ["\n", ":", '"', "*"]  # the defaults of DRY's author
 
-# Parameters whose default is a setting. The setting's name is the parameter's name after
-# `default_`.
+# Parameters whose default is a setting. The setting's name is `default_` followed by the
+# parameter's name.
 _DEFAULT = "default_"
 _DEFAULTED = {
     one.name.removeprefix(_DEFAULT)

@@ -23,9 +23,9 @@ from switchyard.app.request import neutral
 from switchyard.app.request.names import all_names_of
 from switchyard.app.request.neutral import Table, Values
 
-MAX_SHOWN = 100  # maximum characters of a client's name in an error
+MAX_SHOWN = 100  # maximum length of a name that an error repeats
 SIMILAR = 0.75  # minimum similarity of two names for an error to suggest the known name
-MAX_NAMES = 100  # names in an object; no object has as many fields, so at least one name is unknown
+MAX_NAMES = 100  # names in an object; no object has that many fields, so at least one is unknown
 MAX_GIVEN = 300  # names in a body, whose fields may also have other servers' names
 # A description in the JSON schema.
 NEUTRAL = "Not supported, except for these values, which have no effect."

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-MAX_JSON = 10_000  # maximum characters of a list that is sent as JSON text
+MAX_JSON = 10_000  # maximum length of a list that is sent as JSON text, in characters
 MAX_TOKENS = 4096
 
 # The pattern of texts that `token_ids` accepts, for a schema.

@@ -21,7 +21,7 @@ from switchyard.app.operations.account import account_of
 from switchyard.app.routes.status import status_of
 from switchyard.app.services import Services, services
 
-MAX_QUEUE = 20  # maximum waiting requests shown
+MAX_QUEUE = 20  # maximum number of waiting requests shown
 ASK = 0.25  # seconds to wait for the engine thread to report its queue
 # A line of server-sent events: milliseconds until a viewer that got a single frame reconnects.
 AGAIN_SOON, AGAIN_LATER = b"retry: 1000\n", b"retry: 5000\n"

@@ -22,7 +22,7 @@ class Told:
     settings: Mapping[str, Any]
     prompts: Sequence[str]  # the prompt of each choice
     piece: Callable[[int], bytes]  # returns the bytes that a token adds to the text
-    max_tokens: int  # maximum tokens of a prompt and its completion together
+    max_tokens: int  # maximum number of tokens in a prompt and its completion together
     stop_strings: Sequence[str] = ()
     returns_tokens: bool = False
     has_probabilities: bool = False
