@@ -36,8 +36,9 @@ class Function(Object):
     )
     strict: bool | None = Field(
         None,
-        description="True: calls match the schema; refused if it can't be enforced. Otherwise the"
-        " schema is enforced where possible if a call is required or the output has a form.",
+        description="True: calls match the schema; refused if the schema can't be enforced."
+        " Otherwise the schema is enforced where possible if a call is required or"
+        " the output has a form.",
     )
 
     @property

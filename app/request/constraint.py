@@ -80,11 +80,11 @@ class Constrained(Parameters):
         " grammar that is too slow ends the generation: `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(
-        None, description="As `json_schema`, or a text that contains the schema."
+        None, description="The same as `json_schema`; may also be a text that contains the schema."
     )
-    guided_regex: Text | None = Field(None, description="As `regex`.")
-    guided_choice: Choices | None = Field(None, description="As `choice`.")
-    guided_grammar: Text | None = Field(None, description="As `grammar`.")
+    guided_regex: Text | None = Field(None, description="The same as `regex`.")
+    guided_choice: Choices | None = Field(None, description="The same as `choice`.")
+    guided_grammar: Text | None = Field(None, description="The same as `grammar`.")
     structured_outputs: StructuredOutputs | None = Field(
         None,
         description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, as in vLLM.",

@@ -17,7 +17,7 @@ from switchyard.app.request.validation import Parameters
 from switchyard.app.request.written import MAX_TOKENS
 
 MAX_BIASED = 1024  # maximum number of token ids in one request
-LISTED = "A comma-separated string works too."
+LISTED = "A comma-separated string is also accepted."
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -111,7 +111,7 @@ class Sampled(Parameters):
         default=0,
     )
     repetition_decay: int = _parameter(
-        "repetition_decay", "Refused above 0 unless that range is above 0, too."
+        "repetition_decay", "Values above 0 are refused unless that range is above 0, too."
     )
     frequency_penalty: float | None = _parameter("frequency_penalty")
     presence_penalty: float = _parameter("presence_penalty")
@@ -128,9 +128,9 @@ class Sampled(Parameters):
         default=DRY_BREAKERS,
         max_length=64,
         fail_fast=True,
-        description="Texts that interrupt a repetition for DRY: every token that contains such a"
-        " text does so; if no token contains it, the text's last token does. A"
-        " string with the JSON of such a list works too.",
+        description="Texts that interrupt a repetition for DRY. Every token that contains such a"
+        " text does so; if no token contains the text, the last token of the text"
+        " does. The JSON text of such a list is also accepted.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",

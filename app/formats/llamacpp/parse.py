@@ -89,7 +89,7 @@ class LlamaCppOptions(OtherServers):
         ge=0,
         le=MAX_LOGPROBS,
         description="Return in `completion_probabilities` the log-probability of each token, and"
-        " those of this many of the most probable tokens at its position.",
+        " those of this number of most probable tokens at its position.",
     )
     return_tokens: bool = Field(
         False, description="Also return the tokens of the text. A stream always returns them."

@@ -57,7 +57,7 @@ class Completion(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return the log-probability of each token, and those of this many of the most"
+        description="Return the log-probability of each token, and those of this number of most"
         " probable tokens at its position; see Logprobs.",
     )
     best_of: int | None = Field(

@@ -107,8 +107,8 @@ class ResponseRequest(Generation, HowToThink):
     )
     previous_response_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="The `id` of a stored response, whose conversation `input` continues. Gets a"
-        " 404 if this client has no such stored response.",
+        description="The `id` of a stored response, whose conversation `input` continues. If"
+        " this client has no such response, the request gets a 404.",
     )
     store: bool = Field(
         True,
