@@ -286,7 +286,9 @@ class TableSettings(EngineSettings):
         if self.cluster is None:
             return 'at = ["cluster"] needs a table [cluster]'
         if model.gpus or self.gpus:
-            return "gpus and engines: Ray chooses the GPUs; gpus_each is their number"
+            return (
+                "gpus can't be set, because Ray chooses the GPUs: set their number with gpus_each"
+            )
         return ""
 
     @property

@@ -105,8 +105,8 @@ class Message(Object):
                 return "".join(part.text for part in parts)
 
     def template_form(self) -> dict[str, Any]:
-        """The message for Hugging Face's chat templates, with arguments as an object, not as
-        text.
+        """The message in the form that Hugging Face's chat templates use, with arguments as an
+        object, not as text.
         """
         form: dict[str, Any] = {"role": self.role}
         form["content"] = None if self.content is None and self.tool_calls else self.text

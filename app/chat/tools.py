@@ -54,7 +54,7 @@ class Tool(Object):
     function: Function = Field(description="The function.")
 
     def template_form(self) -> dict[str, Any]:
-        """The tool for Hugging Face's chat templates."""
+        """The tool in the form that Hugging Face's chat templates use."""
         return {
             "type": "function",
             "function": {

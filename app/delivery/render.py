@@ -63,8 +63,8 @@ class Wrapped:
 
 
 def begins(events: Sequence[engine.JobEvent]) -> bool:
-    """Whether these events begin the stream. A failure before the stream begins sets the status of
-    the response.
+    """Whether these events begin the stream. A failure before the stream begins determines the
+    status of the response.
     """
     return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 

@@ -305,7 +305,7 @@ def _plain_server(start_response: "StartResponse", client: Client) -> Any:
     """gunicorn's response object if it writes chunks to the plain socket of `client`; otherwise
     None.
 
-    `start_response` is its bound method, unless a middleware has put a function in its place.
+    `start_response` is a bound method of this object, unless a middleware has replaced it.
     """
     server: Any = getattr(start_response, "__self__", None)
     kind = type(server)  # HTTP/2 has a different class

@@ -137,12 +137,12 @@ class Keyring:
         except KeysError as reason:
             self._seen = seen
             self.num_failed += 1
-            logger.error("the API keys stay as they were: %s", reason)
+            logger.error("the API keys are unchanged: %s", reason)
             return
         except Exception:
             self._seen = seen
             self.num_failed += 1
-            logger.exception("the API keys stay as they were")
+            logger.exception("the API keys are unchanged")
             return
         self.num_reloads += 1
         before, self._table = self._table, table
@@ -174,7 +174,7 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
     }
     names = {"added": added, "removed": removed, "changed": changed}
     said = [f"{what} {_named(found)}" for what, found in names.items() if found]
-    audit.warning("server: keys reloaded: %s", "; ".join(said) or "as they were")
+    audit.warning("server: keys reloaded: %s", "; ".join(said) or "no changes")
 
 
 def _named(names: Collection[str]) -> str:

@@ -72,8 +72,8 @@ def list_templates() -> flask.Response:
 @blueprint.get("/auth/permission")
 @declares({200: bodies.Permission})
 def permission() -> flask.Response:
-    """`admin` for a client with an operator's rights, who may drain the server; `api` for any other
-    client.
+    """`admin` for a client that has an operator's rights and may drain the server; `api` for any
+    other client.
     """
     return json_response({"permission": "admin" if is_operator(flask.request) else "api"})
 
