@@ -133,9 +133,9 @@ class Switchyard:
     ) -> Result:
         """A completion of `prompt`, or the answer to `messages`. `parameters`: the parameters of a
         request. Waits for the model to load and for the whole text. Raises BadRequest or
-        engine.Rejected for a wrong parameter, engine.Refused if there is no room, engine.Failure
-        for a failed generation, TimedOut, and ClientGone if the client of the current request has
-        left.
+        engine.Rejected for a wrong parameter, engine.Refused if there is no room, and
+        engine.Failure for a failed generation. Also raises TimedOut, and ClientGone if the client
+        of the current request has left.
         """
         with self._host().stream(asked(prompt, messages, parameters), is_patient=True) as stream:
             for _ in stream:

@@ -66,8 +66,7 @@ class Prompt:
 
 
 class Prompts:
-    """Builds prompts for one model from its chat template and its settings for thoughts and tools.
-    """
+    """Builds one model's prompts from its chat template and its settings for thoughts and tools."""
 
     def __init__(
         self, model: engine.Engine, template: ChatTemplate, settings: ModelSettings
