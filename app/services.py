@@ -68,7 +68,7 @@ class Services:
         return found
 
     def prompts(self, model: engine.Engine) -> Prompts:
-        """The builder of prompts for chats with a model. Raises engine.ModelError."""
+        """The prompt builder for chats with a model. Raises engine.ModelError."""
         about = model.about
         settings = about if isinstance(about, ModelSettings) else self.settings
         return Prompts(model, self.template(model), settings)

@@ -39,7 +39,7 @@ _OWN = {"messages", "tools", "documents", "add_generation_prompt", *_TOKENS}
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The input of a chat template, as Hugging Face's `apply_chat_template` takes it."""
+    """The input of a chat template, as passed to Hugging Face's `apply_chat_template`."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]] = ()

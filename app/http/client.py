@@ -71,7 +71,7 @@ class Client:
     def look(self) -> Presence:
         """The state of the connection now. Never waits.
 
-        `half-closed`: the client sends nothing more. It may still read, or may have closed the
+        `half-closed`: the client will send nothing more. It may still read, or may have closed the
         connection. A write shows which, because a closed connection answers with a reset.
         """
         if self._poll is not None:

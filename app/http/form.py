@@ -67,7 +67,7 @@ def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
 
 
 def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """The values of `pairs` by name. An empty field counts as not given."""
+    """The values of `pairs` by name. An empty field counts as unset."""
     fields = {name: kind.model_fields[field] for field, name in kind.names_of_fields().items()}
     others = kind.other_names().items()
     fields |= {other: fields[name] for other, name in others if name in fields}

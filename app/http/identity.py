@@ -70,7 +70,7 @@ def owner_of(request: flask.Request) -> str:
 
 
 def key_of(request: flask.Request) -> str:
-    """The API key of a request: the name of a checked key, else a hash; empty without a key.
+    """The API key of a request: the name of a checked key, otherwise a hash; empty without a key.
 
     An unchecked key is hashed, because a key must not get into a log.
     """

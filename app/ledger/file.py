@@ -134,7 +134,7 @@ def forget(path: str, key: str) -> tuple[int, int]:
 
 
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Recreates a removed file, with everything that the open connection still has.
+    """Recreates a removed file from the data that the open connection still has.
 
     Closes the connection, and returns a connection to the new file. Raises LedgerError,
     sqlite3.Error.

@@ -67,7 +67,7 @@ class Ended(NamedTuple):
     duration_ms: int
 
     def write(self, connection: sqlite3.Connection) -> bool:
-        """Writes the row. Returns whether the row is new. A new row counts in its day's sums."""
+        """Writes the row. Returns whether it is new. A new row counts toward its day's sums."""
         return connection.execute(END, self).rowcount > 0
 
     @property
@@ -86,8 +86,8 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that was refused before it had jobs. It counts only in its day's
-    sums.
+    """A request for a generation that was refused before it had jobs. It counts only toward its
+    day's sums.
 
     `model`: empty if the request was refused before its model was known: by a limit that is checked
     before the body is read, or because of a parameter.

@@ -213,8 +213,8 @@ def _operation(
 def _describe_input(
     operation: dict[str, Any], contract: Contract, schemas: Schemas, definitions: dict[str, Any]
 ) -> None:
-    """Adds body and query string to an operation. In forms and query strings, objects are written
-    as JSON.
+    """Adds the body and the query string to an operation. In forms and query strings, objects are
+    written as JSON.
     """
     example = contract.example or {}
     if contract.body is not None:

@@ -1,4 +1,4 @@
-"""The access log: one line for each ended request, without texts, keys or query strings."""
+"""The access log: one line for each finished request, without texts, keys or query strings."""
 
 import json
 import logging

@@ -151,7 +151,7 @@ class Quota:
         self.tokens = self._resized(self.tokens, key.tpm)
 
     def enter(self) -> None:
-        """Adds a concurrent request, until `leave`. Raises LimitReached."""
+        """Counts a concurrent request, until `leave`. Raises LimitReached."""
         most = self.key.concurrency
         with self._lock:
             if most is not None and self._num_requests >= most:

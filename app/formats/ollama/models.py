@@ -82,7 +82,7 @@ def _family(model: engine.Engine) -> str:
 
 
 def _short(number: int) -> str:
-    """A number of parameters, as `7.2B`."""
+    """Formats a number of parameters, for example as `7.2B`."""
     for size, letter in _STEPS:
         if number >= size:
             return f"{number / size:.1f}{letter}"

@@ -86,7 +86,7 @@ class Completion(Scored):
         if self.suffix is not None and self.echo:
             raise BadRequest("suffix: can't be given with echo", "suffix")
         if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
-            raise BadRequest("suffix: needs prompts that are text, not token ids", "suffix")
+            raise BadRequest("suffix: prompts must be text, not token ids", "suffix")
         if self.best_of is not None and self.best_of < self.n:
             raise BadRequest(f"best_of: must not be less than n ({self.n})", "best_of")
         if self.stream and self.num_jobs > self.n:

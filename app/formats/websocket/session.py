@@ -137,8 +137,9 @@ class Session:
         self, request: parse.SpokenText | parse.SpokenChat, account: Account | None
     ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
-            message = f"{MAX_GENERATIONS} generations are running on this connection, the maximum"
-            raise engine.Full(message)
+            raise engine.Full(
+                f"{MAX_GENERATIONS} generations, the maximum, are running on this connection"
+            )
         request = request.with_preset(services().settings.presets)
         model = model_of(request.model, self._go_on)
         identifier = f"ws-{uuid.uuid4().hex}-0"
