@@ -109,7 +109,7 @@ class _Running:
 
 
 class WithRunningTimings(Wrapped):
-    """Adds to each body that has new tokens the timings of the body's choice so far."""
+    """Adds the timings of its choice so far to each body that has new tokens."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
         """`lengths`: the number of tokens in each job's prompt."""

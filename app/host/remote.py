@@ -131,7 +131,7 @@ class Remote:
             ) from reason
 
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
-        """An answer of status 200.
+        """An answer with status 200.
 
         If the server has no room, the request is retried as its Retry-After says, for at most the
         request's `timeout`, or else the setting `queue_timeout`.

@@ -1,4 +1,4 @@
-"""Usage in a span of days, read from the ledger."""
+"""Usage over a span of days, read from the ledger."""
 
 from collections.abc import Sequence
 from datetime import date

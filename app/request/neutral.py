@@ -168,7 +168,7 @@ def is_telling() -> bool:
 
 
 def note(name: str) -> None:
-    """Adds a field to the names in the answer. A name that is unsafe in a header becomes `?`."""
+    """Adds a field's name to those in the answer. A name that is unsafe in a header becomes `?`."""
     if (of_request := _told.get()) is not None:
         of_request.names[name if _NAME.fullmatch(name) else "?"] = None
 

@@ -58,8 +58,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The traits, with the form of calls that the template renders as JSON. If there is none, with
-    any form that it renders.
+    """The traits, with a form of calls that the template renders: JSON if possible, otherwise any
+    form.
     """
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):

@@ -206,8 +206,8 @@ def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) ->
 
 
 def to_chat(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """The conversation in the form of OpenAI's messages. Consecutive messages of one role become
-    one.
+    """The conversation in the form of OpenAI's messages. Consecutive messages with the same role
+    become one message.
     """
     for role, turn in itertools.groupby(messages, key=lambda message: message.role):
         blocks = [block for message in turn for block in _blocks(message)]
