@@ -191,8 +191,8 @@ class TableSettings(EngineSettings):
     )
     models_dir: str = Field(
         "",
-        description="Directory of further model directories, which operators may load by name."
-        " Empty: none.",
+        description="Directory of additional model directories, which operators may load by"
+                    " name. Empty: none.",
     )
     max_loaded: int = Field(
         0,

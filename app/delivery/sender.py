@@ -184,7 +184,7 @@ class Sender:
                 try:
                     threading.Thread(target=self._run, name="sender", daemon=True).start()
                 except RuntimeError as reason:
-                    logger.warning("a request thread writes its stream itself: %s", reason)
+                    logger.warning("a request thread writes its own stream: %s", reason)
                     return False
             self._num_outlets += 1
         outlet.notify(self.wake)

@@ -45,7 +45,7 @@ class WatchedClient(Client):
         is_done: Callable[[], bool],
         timeout: float = math.inf,
     ) -> Sequence[Item]:
-        """Waits for items from `take`, and checks the client meanwhile. Raises ClientGone.
+        """Waits for items from `take`, and checks the client while waiting. Raises ClientGone.
 
         `take` waits for at most the number of seconds that it is given. Returns no items after
         `timeout` seconds, once `is_done`, or when the client becomes half-closed.

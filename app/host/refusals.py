@@ -20,7 +20,8 @@ from switchyard.app.exceptions import (
 )
 from switchyard.app.host.upstream import RETRY, Incoming
 
-PASSING = (engine.Full, LimitReached)  # errors that, like `Refused` itself, may disappear with time
+# Errors that may disappear with time, as `Refused` itself may.
+PASSING = (engine.Full, LimitReached)
 
 # Exceptions by the code in an error's body: the inverse of `app/errors.py`.
 _ERRORS: dict[str, type[engine.EngineError]] = {

@@ -61,8 +61,8 @@ class Upstream:
     ) -> "Incoming":
         """Sends a request, and waits for the head of the answer. The caller closes the answer.
 
-        `look` is called meanwhile; its exception ends the wait. Raises engine.Dead if the server
-        can't be reached, engine.Closed if the connection is lost.
+        `look` is called during the wait; its exception ends the wait. Raises engine.Dead if the
+        server can't be reached, engine.Closed if the connection is lost.
         """
         hint(has_models=False)
         try:

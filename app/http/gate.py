@@ -125,8 +125,8 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, size: int, check: Callable[[], None]) -> Place:
-        """A place inside for an input of `size` bytes. The caller must leave the place. Waits, and
-        calls `check` meanwhile; an exception from `check` ends the wait. Raises Full if too many
+        """A place inside for an input of `size` bytes. The caller must leave the place. While
+        waiting, calls `check`; an exception from `check` ends the wait. Raises Full if too many
         inputs are waiting.
         """
         if size < LARGE:

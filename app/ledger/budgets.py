@@ -70,7 +70,8 @@ class Budgets:
     # Request thread
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
-        """Reserves `wanted` tokens of the key's budget, or what is left, and returns the number.
+        """Reserves `wanted` tokens of the key's budget, or as many as are left, and returns their
+        number.
 
         Raises BudgetSpent if fewer than `least` are left.
         """
@@ -87,7 +88,7 @@ class Budgets:
     # Link's thread
 
     def extend(self, key: ApiKey, wanted: int) -> int:
-        """Reserves `wanted` more tokens, or what is left, and returns the number."""
+        """Reserves `wanted` more tokens, or as many as are left, and returns their number."""
         now = self._clock()
         with self._lock:
             spent, reserved = self._used(key, now)
@@ -112,7 +113,7 @@ class Budgets:
             self._spent.setdefault(name, _Spent(day)).add(day, tokens)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """The keys with a budget, each with the tokens of its ended requests in its period."""
+        """Each key that has a budget, with the tokens of its ended requests in its period."""
         now = self._clock()
         with self._lock:
             return [(key, self._used(key, now)[0]) for key in keys if key.budget_tokens is not None]

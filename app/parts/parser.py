@@ -133,7 +133,7 @@ class PartParser:
         return self._parts
 
     def _wait(self) -> None:
-        """Waits for more text, since the held text may become a call.
+        """Waits for more text, because the held text may become a call.
 
         A long text is searched again only after it has grown by a tenth. A search for each piece
         would take quadratic time.

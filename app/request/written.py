@@ -24,7 +24,7 @@ def strings(value: Any) -> Any:
 
 
 def token_ids(value: Any) -> Any:
-    """The list in a text of comma-separated ids, as text-generation-webui and TabbyAPI accept it.
+    """The list in a text of comma-separated ids, which text-generation-webui and TabbyAPI accept.
 
     Raises ValueError.
     """

@@ -176,7 +176,7 @@ def clean(messages: Any) -> Any:
 
 def _clean(value: Any, name: str) -> Any:
     """The value without nulls, including those inside its list `name`. The input of a call is
-    unchanged, since null is a value there.
+    unchanged, because null is a value there.
     """
     if not isinstance(value, dict):
         return value
