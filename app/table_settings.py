@@ -192,7 +192,7 @@ class TableSettings(EngineSettings):
     models_dir: str = Field(
         "",
         description="Directory of additional model directories, which operators may load by"
-                    " name. Empty: none.",
+        " name. Empty: none.",
     )
     max_loaded: int = Field(
         0,
