@@ -115,8 +115,7 @@ def install(
     app.extensions[KEY] = services
     app.register_blueprint(api)
     for name in services.models.names:
-        # Loaded now, so that faults are logged at startup.
-        services.template(services.models.get(name))
+        services.template(services.models.get(name))  # logs faults at startup
 
 
 def _make_unprefixed() -> flask.Blueprint:
