@@ -339,8 +339,8 @@ class TableSettings(EngineSettings):
 
 
 def _without_copies(config: engine.ModelConfig) -> engine.ModelConfig:
-    """Turns copies of weights off for one of several models, because they would take the memory of
-    the others.
+    """Turns off copies of weights for one of several models, because the copies would take memory
+    from the others.
     """
     if config.unpacked_weights != "auto":
         return config

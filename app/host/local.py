@@ -180,7 +180,7 @@ class Local:
             self.models.wait_until_loaded(LOOK)
 
     def _first(self) -> list[engine.Engine]:
-        """The models that are loaded at the start."""
+        """The models that are loaded at startup."""
         models = self.models
         names = [name for name in models.names if models.served(name).load == "start"]
         return [models.get(name) for name in names]

@@ -120,7 +120,7 @@ def change_of(name: str, request: Any) -> engine.Served:
 
 def check_threads(served: engine.Served) -> None:
     """Raises BadRequest if there could be more jobs than request threads, whose number is fixed at
-    the start.
+    startup.
     """
     here = services()
     needed = served.config.max_jobs

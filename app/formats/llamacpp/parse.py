@@ -88,8 +88,9 @@ class LlamaCppOptions(OtherServers):
         0,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return in `completion_probabilities` the log-probability of each token, and"
-        " those of this number of most probable tokens at its position.",
+        description="Number of most probable tokens whose log-probabilities"
+        " `completion_probabilities` contains at each position, in addition to the"
+        " token's own.",
     )
     return_tokens: bool = Field(
         False, description="Also return the tokens of the text. A stream always returns them."

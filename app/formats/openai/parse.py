@@ -57,8 +57,8 @@ class Completion(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return the log-probability of each token, and those of this number of most"
-        " probable tokens at its position; see Logprobs.",
+        description="Number of most probable tokens whose log-probabilities are returned at each"
+        " position, in addition to the token's own; see Logprobs.",
     )
     best_of: int | None = Field(
         None,
