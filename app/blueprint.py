@@ -49,8 +49,9 @@ from switchyard.app.ui import files
 
 logger = logging.getLogger(__name__)
 
-# Werkzeug needs this codec in each request. If two threads look it up first at the same time, one
-# can find its module half imported, and Python then remembers that there is no such codec.
+# Werkzeug needs this codec in each request. If the first two lookups happen at the same time in two
+# threads, one thread can find the module half imported. Python then remembers that there is no such
+# codec.
 codecs.lookup("idna")
 
 # Paths under /v1 that also exist without the prefix, as in llama.cpp's server.
@@ -61,7 +62,8 @@ UNPREFIXED = (
 )
 
 
-OTHER_METHOD, OTHER_PATH = f"{BLUEPRINT}.other_method", f"{BLUEPRINT}.other_path"  # endpoints
+# Names of endpoints.
+OTHER_METHOD, OTHER_PATH = f"{BLUEPRINT}.other_method", f"{BLUEPRINT}.other_path"
 
 
 def install(
@@ -75,8 +77,8 @@ def install(
     """Adds the API to `app`. The API uses models that the caller starts.
 
     The API handles only the errors of its own routes. `check_host` is called before API keys are
-    checked, and `before_request` after that check. `is_own`: whether `app` is the server's own
-    application. A host application without `url_prefix` gets no short paths such as `/health`.
+    checked, and `before_request` is called after the check. `is_own`: whether `app` is the server's
+    own application. A host application without `url_prefix` gets no short paths such as `/health`.
     """
     api = flask.Blueprint(BLUEPRINT, __name__, url_prefix=url_prefix)
     if check_host is not None:
@@ -90,7 +92,7 @@ def install(
         api.register_blueprint(blueprint)
     if not page.ASSETS:
         logger.info("the page /docs/ is left out: install switchyard[docs]")
-    # The order in the OpenAPI document.
+    # This order is also the order in the OpenAPI document.
     for part in (requests, streams, status, usage, health, probes, page):
         api.register_blueprint(part.blueprint)
     if services.metrics is not None:
@@ -113,7 +115,7 @@ def install(
     app.extensions[KEY] = services
     app.register_blueprint(api)
     for name in services.models.names:
-        services.template(services.models.get(name))  # now, to log faults at the start
+        services.template(services.models.get(name))  # logs faults at startup
 
 
 def _make_unprefixed() -> flask.Blueprint:
@@ -140,7 +142,7 @@ def _make_unprefixed() -> flask.Blueprint:
 
 
 def refuse_other_methods(app: flask.Flask) -> None:
-    """Adds to each path of the API a rule for the methods that the path doesn't allow. Without
+    """Adds a rule to each path of the API for the methods that the path doesn't allow. Without
     these rules, the host application would handle the error outside the blueprint.
     """
     allowed: dict[str, set[str]] = {}
@@ -157,7 +159,7 @@ def refuse_other_methods(app: flask.Flask) -> None:
         raise werkzeug.exceptions.MethodNotAllowed(sorted(allowed[rule.rule]))
 
     app.view_functions[OTHER_METHOD] = other_method
-    for path in allowed:  # Flask's own way to add a rule knows no rule for any method
+    for path in allowed:  # `add_url_rule` can't add a rule that matches every method
         app.url_map.add(app.url_rule_class(path, methods=None, endpoint=OTHER_METHOD))
 
 
@@ -177,10 +179,10 @@ def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
 def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:
-    """Creates the models that the settings name, but starts none. Raises engine.ModelError."""
+    """Creates the models that the settings name. Does not start them. Raises engine.ModelError."""
     served = settings.served()
     if more.setdefault("open", open_tried) is open_tried:
-        try_all(served)  # those that fail fail again when they are opened
+        try_all(served)  # a directory that fails here fails again when it is opened
     return kind(
         served,
         settings.aliases(),
@@ -254,7 +256,7 @@ def _leave(services: Services, error: BaseException | None) -> None:
     """Leaves the gate at the end of a request that was not submitted, and releases the request's
     leases.
 
-    Also deletes expired stored responses, after any request.
+    After any request, also deletes expired stored responses.
     """
     services.stored.forget_old()
     submit.leave()

@@ -52,13 +52,13 @@ class Settings(OperationSettings, TableSettings):
         0.0,
         ge=0,
         le=86400,
-        description="Seconds to wait at the start for another server to release `bind` before the"
-        " start fails.",
+        description="Seconds to wait at startup for another server to release `bind` before"
+        " startup fails.",
     )
     presets: dict[str, dict[str, Any]] = Field(
         default={},
-        description="Sets of sampling parameters, by name, for a request's `preset`. In the file,"
-        " each is a table `[presets.NAME]` of parameters of the API.",
+        description="Sets of sampling parameters, by name, for a request's `preset`. In the"
+        " file, each is a table `[presets.NAME]` of API parameters.",
     )
     clamp_max_tokens: bool = Field(
         True,
@@ -134,15 +134,15 @@ class Settings(OperationSettings, TableSettings):
     reserve_threads: int = Field(
         16,
         ge=1,
-        description="Request threads for health checks and refusals, besides one for each job and"
-        " each WebSocket.",
+        description="Request threads for health checks and refusals, in addition to one for each"
+        " job and each WebSocket.",
     )
     max_websockets: int = Field(
         32,
         ge=0,
         le=4096,
-        description="Maximum number of open WebSockets, each with its own request thread; at most"
-        " half of them from one address. Further ones are refused with 429.",
+        description="Maximum number of open WebSockets, each with its own request thread; at"
+        " most half of them from one address. Additional ones are refused with 429.",
     )
     websocket_timeout: float = Field(
         600.0,
@@ -198,7 +198,9 @@ class Settings(OperationSettings, TableSettings):
     @pydantic.field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: list[str]) -> list[str]:
-        """Checks the form that browsers send, since origins are compared literally."""
+        """Checks that origins have the form that browsers send, because they are compared
+        literally.
+        """
         for origin in value:
             if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin, re.I | re.ASCII):
                 raise ValueError(
@@ -286,7 +288,7 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        if not name:  # a validator of several settings: its message names the wrong one
+        if not name:  # a validator of several settings names the wrong one in its message
             name, _, message = message.partition(": ")
         table = _table_of(first["loc"])
         if first["type"] == "extra_forbidden":

@@ -159,7 +159,7 @@ class ModelSettings(pydantic.BaseModel):
 class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
     """The settings of a single model, or the defaults of all models."""
 
-    # Where settings stand that came from neither the file nor a variable.
+    # The place of settings that come neither from the file nor from a variable.
     _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     def given_by(self, places: Mapping[str, str]) -> Self:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NotRequired
 import flask
 import werkzeug.exceptions
 import werkzeug.routing
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.exceptions import (
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 class ErrorDetail(TypedDict):
     message: str
     type: str
-    param: str | None  # the parameter at fault
+    param: str | None  # the parameter that caused the error
     code: str | None
-    usage: NotRequired[dict[str, Any]]  # tokens used until the deadline
+    usage: NotRequired[dict[str, Any]]  # tokens used before the deadline
 
 
 class ErrorBody(TypedDict):
@@ -56,16 +56,17 @@ class NotStored(werkzeug.exceptions.NotFound):
     def __init__(self, message: str, param: str | None = None, kind: str | None = None) -> None:
         super().__init__(message)
         self.param = param
-        self.kind = kind  # the `code` of the body
+        self.kind = kind  # the `code` in the body
 
 
 Described = tuple[Kind, dict[str, Any]]
 Describe = Callable[[Exception], Described]
 
-CODE = "switchyard_error_code"  # in flask.g, for a request answered with an error
+CODE = "switchyard_error_code"  # name in flask.g, for a request that gets an error
 INTERNAL = Kind(500, "server_error", "internal_error")
 
-# OpenAI's clients retry 429 and 5xx by themselves. This stops them after work of the model.
+# OpenAI's clients retry 429 and 5xx automatically. This header prevents a retry that would repeat
+# the model's work.
 _NO_RETRY = {"x-should-retry": "false"}
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="switchyard"'}
 
@@ -98,7 +99,7 @@ PLAIN_KINDS: dict[type[Exception], Kind] = {
 }
 
 
-_RANDOM = re.compile("[0-9a-f]{32}")  # of a response's identifier
+_RANDOM = re.compile("[0-9a-f]{32}")  # the random part of a response's identifier
 
 
 def without_identifiers(message: str) -> str:
@@ -127,14 +128,14 @@ def describe(error: Exception) -> Described:
         case LimitReached():
             kind = Kind(429, "rate_limit_error", error.code, _wait(error.retry_after))
         case TimedOut():
-            # After any other deadline a retry would repeat work of the model.
+            # After any other deadline, a retry would repeat the model's work.
             headers = {} if error.code == "queue_timeout" else _NO_RETRY
             kind = Kind(408, "timeout_error", error.code, headers)
             more = {"usage": error.usage} if error.usage else {}
         case engine.EngineError():
             kind = next(KINDS[c] for c in type(error).__mro__ if c in KINDS)
             param = error.param
-            if not isinstance(error, engine.Rejected):  # a rejection concerns this request only
+            if not isinstance(error, engine.Rejected):  # a rejection concerns only this request
                 message = without_identifiers(message)
             if isinstance(error, engine.PromptTooLong) and error.limit:
                 message = _too_long(error)
@@ -220,7 +221,7 @@ def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
     returns.
     """
     handler = functools.partial(respond, describe)
-    # An application's handler of a code comes before a blueprint's handler of Exception.
+    # An application's handler for a code takes precedence over a blueprint's handler for Exception.
     for code in werkzeug.exceptions.default_exceptions:
         target.register_error_handler(code, handler)
     target.register_error_handler(Exception, handler)

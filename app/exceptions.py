@@ -68,8 +68,8 @@ class LimitReached(SwitchyardError):
 
 
 class BudgetSpent(SwitchyardError):
-    """The budget of the request's API key is used up. Unlike with LimitReached, a short wait does
-    not help.
+    """The budget of the request's API key is used up. In contrast to LimitReached, a short wait
+    does not help.
     """
 
 
@@ -83,4 +83,4 @@ class TimedOut(SwitchyardError):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
-        self.usage: dict[str, Any] = {}  # tokens used until the deadline
+        self.usage: dict[str, Any] = {}  # tokens used before the deadline

@@ -24,7 +24,7 @@ from switchyard.app.services import KEY
 from switchyard.settings import KEY as KEY_VARIABLE
 from switchyard.settings import PREFIX, URL, SettingsError
 
-HOST = f"{KEY}_host"  # in an application's extensions: its `Local` or `Remote`
+HOST = f"{KEY}_host"  # key in an application's extensions, of its `Local` or `Remote`
 
 
 class Switchyard:
@@ -53,7 +53,7 @@ class Switchyard:
     ) -> None:
         """`before_request`: called before each request of the API, like Flask's `before_request`;
         if it returns a value, that value is the response. `settings`: settings by name. Raises
-        SettingsError, and what `init_app` raises.
+        SettingsError, and the exceptions of `init_app`.
         """
         if url_prefix and not url_prefix.startswith("/"):
             raise SettingsError(f"url_prefix: {url_prefix!r} must begin with a slash", "url_prefix")
@@ -85,7 +85,8 @@ class Switchyard:
         app.extensions[HOST] = (
             self._open_remote(app, url, key, given) if url else self._open_local(app, given)
         )
-        # Otherwise each visitor who leaves is a traceback in the host's log, and a call of its 500.
+        # Otherwise each visitor who leaves would cause a traceback in the host's log, and run the
+        # host's handler for status 500.
         if ClientGone not in app.error_handler_spec[None][None]:
             app.register_error_handler(ClientGone, _end_of_visit)
         self._app = app
@@ -132,14 +133,14 @@ class Switchyard:
     ) -> Result:
         """A completion of `prompt`, or the answer to `messages`. `parameters`: the parameters of a
         request. Waits for the model to load and for the whole text. Raises BadRequest or
-        engine.Rejected for a wrong parameter, engine.Refused if there is no room, engine.Failure
-        for a failed generation, TimedOut, and ClientGone if the client of the current request has
-        left.
+        engine.Rejected for a wrong parameter, engine.Refused if there is no room, and
+        engine.Failure for a failed generation. Also raises TimedOut, and ClientGone if the client
+        of the current request has left.
         """
         with self._host().stream(asked(prompt, messages, parameters), is_patient=True) as stream:
             for _ in stream:
                 pass
-        assert stream.result is not None  # a job ends with Finished or raises
+        assert stream.result is not None  # a job either ends with Finished or raises an error
         return stream.result
 
     def stream(

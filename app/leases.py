@@ -10,7 +10,7 @@ from switchyard.app.http.gate import Place
 from switchyard.app.operations.account import account_of
 from switchyard.app.services import services
 
-LEASES = "switchyard_leases"  # in flask.g
+LEASES = "switchyard_leases"  # name in flask.g
 
 
 def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> engine.Engine:
@@ -25,7 +25,8 @@ def model_of(name: str | None, meanwhile: Callable[[], None] = lambda: None) -> 
     leases: dict[str | None, engine.Lease] = flask.g.setdefault(LEASES, {})
     if name in leases:
         return leases[name].engine
-    if account := account_of(submit.environ()):  # for its end, even if the request is refused
+    # Records the model for the account's end, even if the request is refused.
+    if account := account_of(submit.environ()):
         account.model = here.models.get(name).config.name
     place: Place | None = None
     look: Callable[[], None] | None = None

@@ -26,7 +26,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     access_log: str = Field(
         "",
         description="Where to write a line for each request: `-` for standard error, otherwise a"
-        " path. The file may be renamed while the server runs. Empty: nowhere.",
+        " path. The file may be renamed while the server runs. Empty: no access log.",
     )
     log_format: Literal["text", "json"] = Field(
         "text",
@@ -45,7 +45,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         ge=1,
         le=4096,
         description="Maximum number of pages that get the server's state every second, without a"
-        " request thread. Further pages ask every five seconds.",
+        " request thread. Additional pages poll every five seconds.",
     )
 
     ledger: str = Field(

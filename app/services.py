@@ -28,8 +28,8 @@ from switchyard.app.operations.guard import Checks, Guard
 logger = logging.getLogger(__name__)
 
 KEY = "switchyard"
-BLUEPRINT = "switchyard_api"  # a host may have one of the name `switchyard`
-SHOWN = "switchyard_services"  # in flask.g, for a key that may not use all models
+BLUEPRINT = "switchyard_api"  # a host may have a blueprint named `switchyard`
+SHOWN = "switchyard_services"  # name in flask.g, for a key that may not use all models
 
 Arguments = ParamSpec("Arguments")
 View = Callable[Arguments, flask.Response]
@@ -42,8 +42,8 @@ class Services:
 
     settings: Settings
     models: engine.Models
-    blueprints: tuple[flask.Blueprint, ...]  # of the wire formats
-    describe: Describe  # errors in the wire format of the current request
+    blueprints: tuple[flask.Blueprint, ...]  # the blueprints of the wire formats
+    describe: Describe  # describes errors in the wire format of the current request
     answers: Answers
     stored: StoredTurns  # responses that clients may continue
     gate: Gate
@@ -53,7 +53,7 @@ class Services:
     checks: Checks | None  # None without API keys
     guard: Guard
     metrics: Metrics | None
-    ledger: Ledger | None  # of usage; the caller starts and closes it
+    ledger: Ledger | None  # the ledger of usage, which the caller starts and closes
     _templates: Templates = field(default_factory=weakref.WeakKeyDictionary)
 
     def template(self, model: engine.Engine) -> ChatTemplate:
@@ -68,7 +68,7 @@ class Services:
         return found
 
     def prompts(self, model: engine.Engine) -> Prompts:
-        """The builder of prompts for chats with a model. Raises engine.ModelError."""
+        """The prompt builder for chats with a model. Raises engine.ModelError."""
         about = model.about
         settings = about if isinstance(about, ModelSettings) else self.settings
         return Prompts(model, self.template(model), settings)

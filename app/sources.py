@@ -25,8 +25,9 @@ from switchyard.settings import (
 class TomlFile(pydantic_settings.TomlConfigSettingsSource):
     """Settings in the file."""
 
+    # The library's function would silently ignore a pipe.
     @staticmethod
-    def _existing_files(files: Any) -> list[Any]:  # the library's would leave out a pipe, silently
+    def _existing_files(files: Any) -> list[Any]:
         return [path for path in [Path(files)] if path.exists()]
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:

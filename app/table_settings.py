@@ -15,10 +15,12 @@ from pydantic import Field
 from switchyard import engine
 from switchyard.app.engine_settings import EngineSettings, ModelSettings
 
-CLUSTER = "cluster"  # in `at`: the engines that the cluster runs
-RAYS_PORTS = (range(6379, 6390), range(10001, 10002), range(20000, 20100))  # last: its workers'
+CLUSTER = "cluster"  # value of `at` for engines that the cluster runs
+# Ports of Ray; the last range is for its workers.
+RAYS_PORTS = (range(6379, 6390), range(10001, 10002), range(20000, 20100))
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
-MAX_STATE_DIR = 40  # characters; Ray's Unix sockets are below, and a system allows 107
+# Characters. The paths of Ray's Unix sockets, which are below, may have at most 107.
+MAX_STATE_DIR = 40
 
 
 class EngineRange(pydantic.BaseModel, extra="forbid"):
@@ -189,8 +191,8 @@ class TableSettings(EngineSettings):
     )
     models_dir: str = Field(
         "",
-        description="Directory of further model directories, which operators may load by name."
-        " Empty: none.",
+        description="Directory of additional model directories, which operators may load by"
+        " name. Empty: none.",
     )
     max_loaded: int = Field(
         0,
@@ -284,14 +286,16 @@ class TableSettings(EngineSettings):
         if self.cluster is None:
             return 'at = ["cluster"] needs a table [cluster]'
         if model.gpus or self.gpus:
-            return "gpus and engines: Ray chooses the GPUs; gpus_each is their number"
+            return (
+                "gpus can't be set, because Ray chooses the GPUs: set their number with gpus_each"
+            )
         return ""
 
     @property
     def max_jobs(self) -> int:
         """The maximum number of jobs that all models hold together."""
         models: list[ModelSettings] = [*self.tables()] or [self]
-        if self.models_dir:  # one further model at a time
+        if self.models_dir:  # `models_dir` adds one more model at a time
             models.append(self)
         return sum(one.num_engines * one.max_batch_size + one.max_pending for one in models)
 
@@ -335,8 +339,8 @@ class TableSettings(EngineSettings):
 
 
 def _without_copies(config: engine.ModelConfig) -> engine.ModelConfig:
-    """Turns copies of weights off for one of several models, because they would take the memory of
-    the others.
+    """Turns off copies of weights for one of several models, because the copies would take memory
+    from the others.
     """
     if config.unpacked_weights != "auto":
         return config

@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "parameters.md"
 HEAD = """# Parameters
 
 `scripts/parameter_table.py` writes this page from the code that checks requests. Any other
-parameter is refused, with an error that names it. `null` means that a parameter is not set.
+parameter is refused, with an error that names it. `null` means that a parameter is unset.
 [api.md](api.md) explains how parameters work together.
 
 The column "endpoints" uses these words:
@@ -33,8 +33,8 @@ The column "endpoints" uses these words:
 NEUTRAL_HEAD = """
 ## Parameters without effect
 
-Clients send these parameters with values that have no effect. Such a value is accepted, and the
-header `X-Switchyard-Ignored` lists the parameter. Other values are refused.
+Some clients send these parameters with values that have no effect. These values are accepted, and
+the header `X-Switchyard-Ignored` lists the parameter. Other values are refused.
 """
 NAMES_HEAD = """
 ## Other names
@@ -274,13 +274,16 @@ def topic_of(row: Row, paths: list[str]) -> str:
 
 
 def where(paths: list[str]) -> str:
-    """The endpoints, by words in WORDS if they fit, then as single paths."""
+    """The endpoints: words of WORDS where they fit, then single paths."""
     for word, members in WORDS.items():
         lacking = [path for path in members if path not in paths]
         if len(lacking) <= (4 if word == "all" else 0):
-            but = f" but {' and '.join(map(_code_of, lacking))}" if lacking else ""
             rest = where([path for path in paths if path not in members])
-            return f"{word}{but}, {rest}" if rest else f"{word}{but}"
+            if not lacking:
+                return f"{word}, {rest}" if rest else word
+            *first, last = map(_code_of, lacking)
+            exceptions = f"{', '.join(first)} and {last}" if first else last
+            return f"{word} except {exceptions}{f'; {rest}' if rest else ''}"
     return ", ".join(map(_code_of, paths))
 
 

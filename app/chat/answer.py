@@ -14,9 +14,9 @@ class Answer(Choice):
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True
     ) -> None:
-        """`end` ends the job early."""
+        """`end`: ends the job early."""
         super().__init__()
-        self.parts: list[Part] = []  # of the events given to `add`
+        self.parts: list[Part] = []  # parts of the events passed to `add`
         self._parser = parser
         self._end = end
         self._includes_reasoning = includes_reasoning
@@ -47,7 +47,7 @@ class Answer(Choice):
             return ""
         is_ended = self._parser.is_over
         if self.finished.finish_reason == "stop":
-            # A model that ends itself inside a call has written the whole call.
+            # A model that ends its answer inside a call has written the whole call.
             is_ended = self.finished.stop_reason is None or not self.is_in_call
         return "tool_calls" if self._has_calls and is_ended else self.finished.finish_reason
 

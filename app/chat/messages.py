@@ -31,8 +31,9 @@ class TextPart(Object):
 class CalledFunction(Object):
     name: str = Field(description="The name of the function.")
     arguments: str = Field(
-        description="The text of a JSON object; an empty string is an empty object. Any other"
-        " text, such as that of a cut-off call, is passed to the chat template unchanged."
+        description="The text of a JSON object; an empty string counts as an empty object. Any"
+        " other text, such as that of a cut-off call, is passed to the chat template"
+        " unchanged."
     )
 
 
@@ -49,7 +50,7 @@ class CalledTool(Object):
 
 
 class Message(Object):
-    # Clients send back fields that they got in answers.
+    # Clients send back fields from earlier answers.
     place: ClassVar[str] = "messages"
     neutral: ClassVar[Table] = {
         "annotations": ANY,
@@ -73,24 +74,24 @@ class Message(Object):
         | None
     ) = Field(
         None,
-        description="The text, or parts of it, which are joined. Only messages of the assistant"
+        description="The text, or parts of it, which are joined. Only the assistant's messages"
         " may omit it.",
     )
     name: str | None = Field(None, description="The author's name, for chat templates that use it.")
     reasoning_content: str | None = Field(
         None,
         description="Thoughts of the assistant, for chat templates that use them. Refused in"
-        " messages of other roles.",
+        " messages with other roles.",
     )
     tool_calls: list[CalledTool] = Field(
         default=[],
         fail_fast=True,
-        description="Calls that the assistant has made. Refused in messages of other roles.",
+        description="Calls that the assistant has made. Refused in messages with other roles.",
     )
     tool_call_id: str | None = Field(
         None,
-        description="In a message of role `tool`: the id of the call whose result this is. Refused"
-        " in messages of other roles.",
+        description="In a message with role `tool`: the id of the call whose result this is."
+        " Refused in messages with other roles.",
     )
 
     @property
@@ -104,8 +105,8 @@ class Message(Object):
                 return "".join(part.text for part in parts)
 
     def template_form(self) -> dict[str, Any]:
-        """The message for Hugging Face's chat templates, with arguments as an object, not as
-        text.
+        """The message in the form that Hugging Face's chat templates use, with arguments as an
+        object, not as text.
         """
         form: dict[str, Any] = {"role": self.role}
         form["content"] = None if self.content is None and self.tool_calls else self.text
@@ -140,18 +141,18 @@ def _arguments(text: str) -> Any:
 
 def fault_of(message: Message) -> tuple[str, str] | None:
     """The first field that is wrong for the message's role, and the reason. None if all fields are
-    right.
+    valid.
     """
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):
             if getattr(message, name):
                 alias = type(message).model_fields[name].alias
-                return alias or name, "is for messages of the assistant"
+                return alias or name, "is only for messages with role assistant"
     if message.role == "tool":
         if message.tool_call_id is None:
             return "tool_call_id", "is missing"
     elif message.tool_call_id is not None:
-        return "tool_call_id", "is for messages of tools"
+        return "tool_call_id", "is only for messages with role tool"
     if message.content is None and message.role != "assistant":
         return "content", "is missing"
     return None

@@ -26,15 +26,16 @@ class Prompt:
     token_ids: tuple[int, ...]
     offer: Offer
     format: CallFormat
-    tags: Tags | None  # None: thoughts, if there are any, stay in the text
+    tags: Tags | None  # None: any thoughts stay in the text
     is_reasoning: bool  # the prompt ends inside thoughts
-    after: str  # constraints hold only after this text; empty: from the first token
-    constraint: engine.Constraint | None  # for calls, and for the form of the output beside them
-    calls_first: bool  # an answer that doesn't begin with a call has none
-    forced: engine.Forced | None  # the end of thoughts at the budget
-    shown_token_ids: tuple[int, ...]  # special tokens that are tags of thoughts or calls
+    after: str  # constraints apply only after this text; empty: from the first token
+    constraint: engine.Constraint | None  # for calls, and for the form of other output
+    calls_first: bool  # an answer that doesn't begin with a call has no calls
+    forced: engine.Forced | None  # the end of thoughts, forced when the budget is used up
+    shown_token_ids: tuple[int, ...]  # special tokens that are tags around thoughts or calls
     end_token_ids: tuple[int, ...]  # see `closing_ids`
-    spans: tuple[engine.Span, ...]  # thoughts and calls, in which the client's stops don't count
+    # Thoughts and calls, in which the client's stop strings don't apply.
+    spans: tuple[engine.Span, ...]
 
     def parser(self) -> PartParser:
         """A parser for one choice of the answer."""
@@ -48,8 +49,8 @@ class Prompt:
         )
 
     def fit(self, job: engine.Job) -> engine.Job:
-        """The job with what this prompt determines: the constraint, the forced end of thoughts, the
-        shown tokens, the end tokens and the spans. Raises InvalidJob.
+        """The job, completed with what this prompt determines: the constraint, the forced end of
+        thoughts, the shown tokens, the end tokens and the spans. Raises InvalidJob.
         """
         constraint = self.constraint or job.constraint
         if constraint is not None:
@@ -65,7 +66,7 @@ class Prompt:
 
 
 class Prompts:
-    """Builds prompts for one model from its chat template and settings for thoughts and tools."""
+    """Builds one model's prompts from its chat template and its settings for thoughts and tools."""
 
     def __init__(
         self, model: engine.Engine, template: ChatTemplate, settings: ModelSettings
@@ -103,7 +104,7 @@ class Prompts:
         return 1
 
     def _may_think(self, request: Chat, text: str) -> bool:
-        """Whether the model may begin thoughts itself, after the prompt `text`."""
+        """Whether the model itself may begin thoughts after the prompt `text`."""
         is_decided = text.rstrip().endswith(tuple(self._tags))
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
@@ -189,8 +190,8 @@ class Prompts:
     def _with_own_tags(
         self, template: ChatTemplate, messages: list[Message], continues: bool, escape: Escape
     ) -> list[Message]:
-        """The messages. The tags of the assistant's own thoughts are left unescaped if this
-        matters.
+        """The messages, with the tags of the assistant's thoughts unescaped if the template looks
+        for them.
         """
         if not all(self._tags):
             return messages
@@ -208,8 +209,8 @@ class Prompts:
         tools: list[dict[str, Any]],
         escape: Escape,
     ) -> tuple[list[Message], list[dict[str, Any]]]:
-        """The conversation, in which everything that the template doesn't write is text in
-        messages.
+        """The conversation, with everything that the template doesn't render written as text into
+        the messages.
         """
         traits, format = template.traits, self._format(template)
         is_known = format is not None
@@ -233,20 +234,20 @@ class Prompts:
         """
         tags = self._tags
         if not self.has_thoughts:
-            message = "the model's chat template has no thoughts between the server's tags"
+            message = "the model's chat template doesn't use the server's tags for thoughts"
             raise engine.InvalidJob(message, "reasoning_budget")
         if text.rstrip().endswith(tags.start):
             return text
         if text.rstrip().endswith(tags.end):
             raise engine.InvalidJob(
-                "the chat template ends the thoughts in the prompt, so the answer has none",
+                "the chat template ends the thoughts in the prompt, so the answer can't have any",
                 "reasoning_budget",
             )
         return f"{text}{tags.start}\n"
 
 
 def _variables(request: Chat, template: ChatTemplate) -> Mapping[str, Any]:
-    """The variables for the template that the request sets.
+    """The template variables that the request sets.
 
     Switches for thinking that have no effect are listed in `X-Switchyard-Ignored`. Raises
     InvalidJob for any other variable without effect.

@@ -16,11 +16,11 @@ from switchyard.app.request.neutral import OFF, Table
 from switchyard.app.request.scored import Scored
 from switchyard.app.request.validation import Object, validate
 
-MAX_MESSAGES = 2048  # OpenAI's
-MAX_PARTS = 10_000  # of all messages of a chat
+MAX_MESSAGES = 2048  # OpenAI's limit
+MAX_PARTS = 10_000  # parts of all messages in a chat
 
 
-# Variables of chat templates that switch thinking: Qwen's, DeepSeek's.
+# Template variables that switch thinking: Qwen's and DeepSeek's.
 SWITCHES = frozenset({"enable_thinking", "thinking"})
 HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
 
@@ -151,7 +151,7 @@ class Chat(Scored, HowToThink):
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise BadRequest(
-                    "give add_generation_prompt or continue_final_message, not both",
+                    "set add_generation_prompt or continue_final_message, not both",
                     "continue_final_message",
                 )
             last = self.messages[-1]

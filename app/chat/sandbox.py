@@ -19,14 +19,14 @@ import jinja2.visitor
 from jinja2.runtime import Context
 from jinja2.utils import Namespace
 
-MAX_SECONDS = 2.0  # of CPU time, for one prompt
-MAX_LENGTH = 2**25  # of a text, including the prompt, in characters
-MAX_ITEMS = 2**20  # of a list, with the items of its items
-MAX_BITS = 10_000  # of an integer
-_CHECK_EVERY = 16  # calls and turns of loops between two looks at the clock
-_ITEM = MAX_LENGTH // MAX_ITEMS  # the characters as which an item of a list counts
+MAX_SECONDS = 2.0  # CPU time for one prompt
+MAX_LENGTH = 2**25  # characters in any text, including the prompt
+MAX_ITEMS = 2**20  # items in a list, including nested items
+MAX_BITS = 10_000  # bits of an integer
+_CHECK_EVERY = 16  # calls and loop iterations between two checks of the clock
+_ITEM = MAX_LENGTH // MAX_ITEMS  # characters that each item of a list counts as
 
-# Methods and filters whose result may be much longer than their text.
+# Methods and filters whose result may be much longer than their input.
 _PADDING = {"center", "ljust", "rjust", "zfill", "expandtabs", "indent"}
 _FORMATTING = {"format", "format_map"}
 _MULTIPLYING = {*_PADDING, *_FORMATTING, "replace", "join", "batch", "slice", "tojson"}
@@ -50,11 +50,11 @@ class TooMuch(jinja2.TemplateError):
 
 
 class _State(threading.local):
-    """The state of the prompt that a thread renders."""
+    """The state of the prompt that a thread is rendering."""
 
     turns = 0
     deadline = math.inf
-    joined: tuple[list[Any] | None, int] = None, 0  # the last sum of lists, and its size
+    joined: tuple[list[Any] | None, int] = None, 0  # the latest sum of lists, and its size
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -68,7 +68,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
-        # The optimizer would compute constants at compile time, where errors look like bad syntax.
+        # The optimizer would compute constants at compile time, when errors look like bad syntax.
         super().__init__(optimized=False, **options)
         self._state = _State()
 
@@ -114,7 +114,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if isinstance(owner, str) and __obj.__name__ in _MULTIPLYING:
             _check_arguments(__obj.__name__, (owner, *args, *kwargs.values()))
         __self._look()
-        __self._kept((args, kwargs))  # a macro keeps them, as `varargs` and `kwargs`
+        __self._kept((args, kwargs))  # a macro keeps its arguments as `varargs` and `kwargs`
         return __self._kept(super().call(__context, __obj, *args, **kwargs))
 
     def _generate(self, source: jinja2.nodes.Template, *args: Any, **options: Any) -> str:
@@ -146,7 +146,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return value
 
     def _joined(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The sum. If a list grows item by item, only the new items are measured."""
+        """The sum of two values. If a list grows item by item, only the new items are measured."""
         last, size = self._state.joined
         size = (size if left is last else _size(left)) + _size(right)
         _check_length(size // _ITEM, MAX_ITEMS)
@@ -197,7 +197,8 @@ class _Watch(jinja2.visitor.NodeTransformer):
 
     def visit_AssignBlock(self, node: jinja2.nodes.AssignBlock) -> jinja2.nodes.Node:
         self.generic_visit(node)
-        node.filter = _through("_kept", node.filter)  # None: the block's own text
+        # None: the filter applies to the block's own text.
+        node.filter = _through("_kept", node.filter)
         return node
 
 
@@ -248,7 +249,8 @@ def _check_arguments(name: str, given: tuple[Any, ...]) -> None:
     elif name in ("batch", "slice"):
         _check_length(number, MAX_ITEMS)
     elif name == "tojson":
-        pairs = [value for value in given[1:] if isinstance(value, list | tuple)]  # separators
+        # The arguments that are separators.
+        pairs = [value for value in given[1:] if isinstance(value, list | tuple)]
         between = [part for pair in pairs for part in pair if isinstance(part, str)]
         indents = [value for value in given[1:] if isinstance(value, str)]
         _check_length(_size(given[0]) * max(number, *map(len, (*between, *indents)), 1))

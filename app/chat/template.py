@@ -22,8 +22,8 @@ from switchyard.app.chat.adapt.probe import probe
 from switchyard.app.chat.adapt.traits import Traits
 from switchyard.app.chat.sandbox import Sandbox
 
-# The escape character as filters encode it. A user's text can't imitate it: the filters also encode
-# `%`, and double a backslash.
+# The escape character as filters encode it. A user's text can't imitate it, because the filters
+# also encode `%` and double backslashes.
 _IN_URL = urllib.parse.quote(engine.ESCAPE)
 _IN_JSON = re.compile(rf"(?<!\\)((?:\\\\)*)\\u{ord(engine.ESCAPE):04x}")
 
@@ -39,14 +39,14 @@ _OWN = {"messages", "tools", "documents", "add_generation_prompt", *_TOKENS}
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The input of a chat template, as Hugging Face's `apply_chat_template` takes it."""
+    """The input of a chat template, as passed to Hugging Face's `apply_chat_template`."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]] = ()
     documents: Sequence[dict[str, Any]] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
-    continues: bool = False  # the answer continues the last message: its end is left out
+    continues: bool = False  # the answer continues the last message, so its end is left out
 
 
 class ChatTemplate:
@@ -60,7 +60,7 @@ class ChatTemplate:
         self.source = "" if found is None else found.text
         self.variables: frozenset[str] = frozenset()  # names that the template uses
         self.traits = Traits()
-        self.fault: str | None = None  # why the template can render nothing
+        self.fault: str | None = None  # the reason why the template can't render anything
         self._tokens = {name: model_dir.special_token(name) or "" for name in _TOKENS}
         self._environment = _environment()
         self._template: jinja2.Template | None = None
@@ -69,7 +69,7 @@ class ChatTemplate:
             environment = self._environment
             try:
                 self._template = environment.from_string(self.source)
-            except Exception as error:  # jinja2 raises other errors than its own too
+            except Exception as error:  # jinja2 also raises errors that aren't its own
                 self.fault = f"{place} is broken: {error}"
             else:
                 parsed = environment.parse(self.source)
@@ -121,7 +121,7 @@ class ChatTemplate:
             text = self._environment.render(
                 self._template,
                 messages=escaped,
-                # None, not an empty list: some templates test `tools is not none`.
+                # None instead of an empty list, because some templates test `tools is not none`.
                 tools=_escaped(list(conversation.tools), escape) or None,
                 documents=_escaped(list(conversation.documents), escape) or None,
                 add_generation_prompt=conversation.add_generation_prompt,

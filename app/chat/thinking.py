@@ -53,9 +53,9 @@ class HowToThink(Parameters):
         return {name: self._said[name] for name in _NAMED if name in self._said}
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-        """Returns `nested`, the values that the wire format has at other `places`. If the client
-        set a parameter under its own name, that value replaces the nested one. Raises BadRequest,
-        which names both places, if the two differ.
+        """Merges `nested`, the values that the wire format has at other `places`, with the
+        parameters that the client set under their own names. Raises BadRequest, which names both
+        places, if the two values of a parameter differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():

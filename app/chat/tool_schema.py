@@ -14,12 +14,12 @@ _ONE = (
     *("additionalProperties", "propertyNames", "unevaluatedProperties"),
     *("not", "if", "then", "else"),
 )
-MAX_SHOWN = 200  # characters of a path
+MAX_SHOWN = 200  # characters of a path in an error message
 
 
 def _checked(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`. Raises ValueError, with the path, for a type that JSON Schema doesn't have, and for
-    `properties` and the like that are no object.
+    """Returns `schema`. Raises ValueError, with the path, for a type that JSON Schema doesn't have,
+    and for keywords such as `properties` whose value isn't an object.
     """
     schemas: list[tuple[str, dict[str, Any]]] = [("", schema)]
     while schemas:

@@ -31,13 +31,14 @@ class Function(Object):
     description: str | None = Field(None, description="The tool's purpose, for the model.")
     parameters: ToolSchema | None = Field(
         None,
-        description="The JSON schema of the arguments object. Default: no arguments."
-        " A `type` that JSON Schema doesn't have is refused.",
+        description="The JSON schema of the arguments object. Default: no arguments. A `type`"
+        " that JSON Schema doesn't define is refused.",
     )
     strict: bool | None = Field(
         None,
-        description="True: calls match the schema; refused if it can't be enforced. Otherwise the"
-        " schema is enforced where possible if a call is required or the output has a form.",
+        description="True: calls match the schema; refused if the schema can't be enforced."
+        " Otherwise the schema is enforced where possible if a call is required or"
+        " the output has a form.",
     )
 
     @property
@@ -53,7 +54,7 @@ class Tool(Object):
     function: Function = Field(description="The function.")
 
     def template_form(self) -> dict[str, Any]:
-        """The tool for Hugging Face's chat templates."""
+        """The tool in the form that Hugging Face's chat templates use."""
         return {
             "type": "function",
             "function": {
@@ -76,12 +77,12 @@ class NamedTool(Object):
 class AllowedTools(Object):
     mode: Literal["auto", "required"] = Field(description="As in `tool_choice`.")
     tools: list[NamedTool] = Field(
-        min_length=1, max_length=MAX_TOOLS, description="The only tools that the model is shown."
+        min_length=1, max_length=MAX_TOOLS, description="The only tools shown to the model."
     )
 
 
 class Allowed(Object):
-    type: Literal["allowed_tools"] = Field(description="Marks a choice of several tools.")
+    type: Literal["allowed_tools"] = Field(description="Indicates a choice among several tools.")
     allowed_tools: AllowedTools = Field(description="The tools, and whether a call is required.")
 
 
@@ -105,7 +106,7 @@ class Offer:
 
     tools: tuple[Tool, ...]
     must_call: bool = False
-    only: str | None = None  # the tool that it must call
+    only: str | None = None  # the tool that the model must call
     max_calls: int | None = None
 
     @property
@@ -116,7 +117,9 @@ class Offer:
 
 
 def offer(tools: list[Tool], choice: ToolChoice | None, is_parallel: bool) -> Offer:
-    """The `Offer` of a request. Raises BadRequest if the choice names tools that are not given."""
+    """The `Offer` of a request. Raises BadRequest if the choice names a tool that the request
+    doesn't define.
+    """
     names = [tool.function.name for tool in tools]
     shown = [shown_name(name) for name in names]
     if twice := next((name for name in shown if shown.count(name) > 1), None):

@@ -26,8 +26,8 @@ from switchyard.app.http.client import Client
 from switchyard.app.http.identity import key_of, owner_of
 from switchyard.app.operations.account import Account, account_of
 
-MAX_KEY = 255  # characters of an Idempotency-Key
-CLAIM = "switchyard.claim"  # in the environ of a request with one
+MAX_KEY = 255  # maximum length of an Idempotency-Key, in characters
+CLAIM = "switchyard.claim"  # key in the environ of a request that has a claim
 
 
 class WholeWriter:
@@ -75,7 +75,8 @@ class Answers:
     ) -> None:
         """`num_jobs`: the number of jobs that have not ended. `prepared`: see `Threads`."""
         self.transcripts = Transcripts()
-        self.streams: set[Output] = set()  # open streams; add and discard are atomic under the GIL
+        # Open streams; `add` and `discard` are atomic under the GIL.
+        self.streams: set[Output] = set()
         self._settings = settings
         self._num_jobs = num_jobs
         self._prepared = prepared
@@ -168,11 +169,11 @@ class Answers:
         response = Streamed(output, self._sender, send_timeout, writer.mimetype)
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Accel-Buffering"] = "no"
-        # Not a `finally` in the generator that writes: if the client leaves before the first byte,
-        # the generator never starts, and its `finally` never runs.
+        # A `finally` in the generator that writes would not be enough: if the client leaves before
+        # the first byte, the generator never starts, and its `finally` never runs.
         self.streams.add(output)
         account = account_of(flask.request.environ)
-        # After a reset some servers, as werkzeug's, drop the response without closing it.
+        # After a reset, some servers, such as werkzeug's, drop the response without closing it.
         close = partial(self._close, output, account)
         dropped = weakref.finalize(response, engine.ALARMS.set, 0.0, close)
         dropped.atexit = False

@@ -23,11 +23,12 @@ EVENTS = "text/event-stream"
 class Framing:
     """The bytes of a stream: its frames, the bytes before and after them, and its heartbeat."""
 
-    frame: Callable[[dict[str, Any], str], bytes]  # makes a frame of a body and its new text
+    frame: Callable[[dict[str, Any], str], bytes]  # makes a frame from a body and its new text
     mimetype: str = EVENTS
-    opening: bytes = b""  # before the first frame
+    opening: bytes = b""  # bytes before the first frame
     end: bytes = b""
-    # Keeps the connection open, without meaning. Empty: only the head of the response is sent.
+    # Keeps the connection open, and has no meaning. If empty, only the head of the response is
+    # sent.
     heartbeat: bytes = b": heartbeat\n\n"
 
 
@@ -96,8 +97,8 @@ class StreamWriter:
     def __init__(
         self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
     ) -> None:
-        """`identifier`: that of the response, by which the frames are numbered; None: no numbers.
-        `heartbeat`: seconds before a stream without events writes its first frame.
+        """`identifier`: the response's identifier, used to number the frames; None: frames have no
+        numbers. `heartbeat`: seconds after which a stream without events writes its first frame.
         """
         self.mimetype = framing.mimetype
         self.heartbeat = framing.heartbeat
@@ -107,11 +108,11 @@ class StreamWriter:
         self._opening = framing.opening
         self._identifier = identifier
         self._is_silent_until = time.monotonic() + heartbeat
-        self._moulds: dict[str, Mould] = {}  # by job
+        self._moulds: dict[str, Mould] = {}  # moulds by job
         self._job = ""  # the job of the last text; `_mould` is its mould
         self._mould: Mould | None = None
         self._count = 0
-        self._has_comments = self.heartbeat.startswith(b":")  # else the heartbeat is an event
+        self._has_comments = self.heartbeat.startswith(b":")  # otherwise the heartbeat is an event
         self.comment = b""
 
     def write(self, events: Sequence[engine.JobEvent]) -> list[bytes]:

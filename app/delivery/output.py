@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from switchyard.app.delivery.transcript import Transcript
 from switchyard.app.delivery.watch import WatchedClient
 
-NEWS = 5  # looks for a new comment in the time of one heartbeat
+NEWS = 5  # number of checks for a new comment per heartbeat interval
 PROBE = 0.1  # seconds between writes to a client that may have left
 
 
@@ -160,5 +160,5 @@ class Output:
 
     @property
     def _interval(self) -> float:
-        """Seconds between two pieces while no frames come."""
+        """Seconds between two pieces while no frames arrive."""
         return min(self._heartbeat, PROBE) if self.client.is_half_closed else self._heartbeat

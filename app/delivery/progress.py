@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NotRequired
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.delivery.render import Body, Render, Wrapped
@@ -49,7 +49,7 @@ class WithProgress(Wrapped):
         self._started: dict[str, float] = {}
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
-        newest: dict[str, PromptProgress] = {}  # by job: the last of several events
+        newest: dict[str, PromptProgress] = {}  # the latest progress of each job
         for event in events:
             match event:
                 case engine.Started():

@@ -13,14 +13,14 @@ from switchyard.app.exceptions import TimedOut
 
 logger = logging.getLogger(__name__)
 
-# By code: the message of a deadline that has passed.
+# The error message for each kind of deadline, by code.
 MEANINGS = {
     "queue_timeout": "no place in the batch was free",
     "first_token_timeout": "there was no token",
     "total_timeout": "the request did not end",
 }
 
-# By code: the time of the deadline by the monotonic clock, and its limit in seconds.
+# For each code: the deadline by the monotonic clock, and its limit in seconds.
 Deadlines = dict[str, tuple[float, float]]
 
 
@@ -55,11 +55,11 @@ class Submitted:
     """
 
     stream: engine.Stream
-    identifiers: Sequence[str]  # of the jobs, in order
+    identifiers: Sequence[str]  # the jobs' identifiers, in order
     deadlines: Deadlines
     prompt_tokens: int
     request_id: str
-    queued: Callable[[str], engine.Queued | None]  # the place of a waiting job in the queue
+    queued: Callable[[str], engine.Queued | None]  # returns the place of a waiting job in the queue
     interval: float  # seconds between two calls of `queued`
 
     @property
@@ -91,19 +91,20 @@ class Reader:
     )
 
     def __init__(self, submitted: Submitted) -> None:
-        self.identifier = submitted.identifier  # the response's
-        self.has_begun = False  # whether text has come: then only the stream is read
+        self.identifier = submitted.identifier  # the response's identifier
+        self.has_begun = False  # whether text has arrived; from then on only the stream is read
         self._stream = submitted.stream
-        self._deadlines = submitted.deadlines  # deadlines that are not met yet
+        self._deadlines = submitted.deadlines  # deadlines that still apply
         self._next_deadline = next_of(submitted.deadlines)
-        self._late = -math.inf  # the latest time that events were taken after a deadline
+        self._late = -math.inf  # the last time that events were taken after a deadline
         self._prompt_tokens = submitted.prompt_tokens
         self._new_tokens = 0
         self._queued = submitted.queued
         self._interval = submitted.interval
         self._next_question = time.monotonic() + submitted.interval
         self._waiting: dict[str, engine.Queued | None] = dict.fromkeys(submitted.identifiers)
-        self._name = f"{self.identifier}, request {submitted.request_id}"  # in the log
+        # The name of the request in the log.
+        self._name = f"{self.identifier}, request {submitted.request_id}"
 
     @property
     def has_ended(self) -> bool:
@@ -178,8 +179,8 @@ class Reader:
             self._next_deadline = next_of(self._deadlines)
 
     def _check_deadlines(self, now: float) -> None:
-        """Raises TimedOut, but first lets a late reader take, once, the events that have arrived
-        meanwhile.
+        """Raises TimedOut if a deadline has passed. A late reader may first take, once, the events
+        that arrived in the meantime.
         """
         if self._late < self._next_deadline and self._stream.has_events:
             self._late = now

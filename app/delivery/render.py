@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from switchyard import engine
 from switchyard.app.http.body import dumps
 
-MARK = "\x1etext\x1e"  # control characters, which JSON escapes: nothing else in a frame has them
+MARK = "\x1etext\x1e"  # JSON escapes control characters, so nothing else in a frame contains them
 
-Body = tuple[dict[str, Any], str]  # with the new text in it
-Whole = dict[str, Any] | list[dict[str, Any]]  # a list in formats with several answers
+Body = tuple[dict[str, Any], str]  # a body, and the new text in it
+Whole = dict[str, Any] | list[dict[str, Any]]  # a list in formats that allow several answers
 TextBody = Callable[[str], dict[str, Any]]
 
 
@@ -63,8 +63,8 @@ class Wrapped:
 
 
 def begins(events: Sequence[engine.JobEvent]) -> bool:
-    """Whether these events begin the stream. A failure before the stream begins sets the status of
-    the response.
+    """Whether these events begin the stream. A failure before the stream begins determines the
+    status of the response.
     """
     return not events or any(isinstance(e, engine.Chunk | engine.Finished) for e in events)
 
@@ -79,7 +79,7 @@ class Mould:
     __slots__ = ("_encode", "_head", "_tail")
 
     def __init__(self, frame: bytes) -> None:
-        """`frame`: the frame of the text MARK."""
+        """`frame`: the frame for the text MARK."""
         self._encode: Callable[[str], bytes] = dumps if dumps(MARK) in frame else str.encode
         self._head, self._tail = frame.split(self._encode(MARK))
 

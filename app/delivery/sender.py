@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RETRY = 0.01  # seconds between two tries to write to a full socket
+RETRY = 0.01  # seconds between two attempts to write to a full socket
 
 
 class Feed(Protocol):
@@ -45,7 +45,7 @@ class Feed(Protocol):
         """Seconds until a piece may be due even if nothing new arrives."""
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Registers `wake`, which is called when there may be news. `wake` must not block."""
+        """Registers `wake`, which is called when there may be more to write. It must not block."""
 
     def wait(self) -> None:
         """Waits for something new, at most `patience` seconds. Raises ClientGone."""
@@ -81,22 +81,24 @@ class Outlet:
     )
 
     def __init__(self, output: Feed, send_timeout: float) -> None:
-        self.num_bytes = 0  # of the body, taken from the output so far
-        self.error: Exception | None = None  # the error that has ended it
+        self.num_bytes = 0  # bytes of the body that have been taken from the output
+        self.error: Exception | None = None  # the error that ended the stream
         self.ended = threading.Event()
-        self.next_turn = 0.0  # by the monotonic clock; a turn is due then even without news
+        # The time of the next turn, by the monotonic clock, even if nothing new arrives.
+        self.next_turn = 0.0
         self._output = output
         self._client = output.client
         self._send_timeout = send_timeout
-        self._rest: bytes | memoryview = b""  # bytes that found no room in the socket
+        self._rest: bytes | memoryview = b""  # bytes that did not fit into the socket's buffer
         self._num_sent = 0
         self._num_taken = 0
-        self._waits_since: float | None = None  # since when the client has acknowledged nothing
+        # The time since which the client has acknowledged nothing.
+        self._waits_since: float | None = None
         self._next_look = 0.0
-        self._patience = 0.0  # the output's, at the last look
+        self._patience = 0.0  # the output's patience at the last check
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Registers `wake`, which is called when there may be news. `wake` must not block."""
+        """Registers `wake`, which is called when there may be more to write. It must not block."""
         self._output.notify(wake)
 
     # Sender's thread
@@ -165,11 +167,12 @@ class Sender:
     """Writes all streams with one thread, which runs while there are streams."""
 
     def __init__(self) -> None:
-        # An outlet is new. None: there is news of an earlier outlet.
+        # A new outlet; None: an earlier outlet may have something new.
         self._inbox: queue.SimpleQueue[Outlet | None] = queue.SimpleQueue()
-        # One object for all streams: an engine compares by identity, and wakes once for them all.
+        # One object for all streams. An engine compares by identity, and wakes once for all of
+        # them.
         self.wake: Callable[[], None] = partial(self._inbox.put, None)
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_outlets = 0
 
     # Request threads
@@ -181,7 +184,7 @@ class Sender:
                 try:
                     threading.Thread(target=self._run, name="sender", daemon=True).start()
                 except RuntimeError as reason:
-                    logger.warning("a request thread writes its stream itself: %s", reason)
+                    logger.warning("a request thread writes its own stream: %s", reason)
                     return False
             self._num_outlets += 1
         outlet.notify(self.wake)
@@ -204,7 +207,8 @@ class Sender:
                 raise error
             return True
         finally:
-            del error  # error and frame refer to each other, which would take a garbage collection
+            # The error and this frame form a cycle, which only the garbage collector would free.
+            del error
 
     # Sender's thread
 
@@ -257,7 +261,8 @@ class Streamed(flask.Response):
     def __init__(self, output: Feed, sender: Sender, send_timeout: float, mimetype: str) -> None:
         self._output = output
         self._pieces = self._write(sender, send_timeout)
-        self.on_sent: Callable[[int], None] | None = None  # called at the end, with body bytes
+        # Called at the end with the number of body bytes.
+        self.on_sent: Callable[[int], None] | None = None
         self._server: Any = None  # gunicorn's own response object, if it writes to a plain socket
         super().__init__(self._pieces, mimetype=mimetype)
 
@@ -266,7 +271,7 @@ class Streamed(flask.Response):
     ) -> Iterable[bytes]:
         pieces, status, headers = self.get_wsgi_response(environ)
         start_response(status, headers)
-        if self.response is self._pieces:  # else the application has wrapped the body
+        if self.response is self._pieces:  # otherwise the application has wrapped the body
             self._server = _plain_server(start_response, self._output.client)
         return pieces
 
@@ -278,7 +283,7 @@ class Streamed(flask.Response):
                 piece = output.take(time.monotonic())
                 if piece is not None:
                     num_bytes += len(piece)
-                    yield piece  # the first piece makes the server write the head, even if empty
+                    yield piece  # even an empty first piece makes the server write the head
                 if output.is_finished:
                     return
                 if self._server is not None and output.has_begun:
@@ -287,7 +292,7 @@ class Streamed(flask.Response):
                         if sender.send(outlet):
                             return
                     finally:
-                        self._server.sent += outlet.num_bytes  # for its access log
+                        self._server.sent += outlet.num_bytes  # for gunicorn's access log
                         num_bytes += outlet.num_bytes
                     self._server = None
                 output.wait()
@@ -300,10 +305,10 @@ def _plain_server(start_response: "StartResponse", client: Client) -> Any:
     """gunicorn's response object if it writes chunks to the plain socket of `client`; otherwise
     None.
 
-    `start_response` is its bound method, unless a middleware has put a function in its place.
+    `start_response` is a bound method of this object, unless a middleware has replaced it.
     """
     server: Any = getattr(start_response, "__self__", None)
-    kind = type(server)  # HTTP/2 has another one
+    kind = type(server)  # HTTP/2 has a different class
     if f"{kind.__module__}.{kind.__name__}" != "gunicorn.http.wsgi.Response":
         return None
     is_plain = server.chunked and type(server.sock) is socket.socket and client.is_on(server.sock)

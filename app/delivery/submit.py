@@ -32,8 +32,8 @@ from switchyard.app.request.validation import Request
 
 logger = logging.getLogger(__name__)
 
-PLACE = "switchyard_place"  # in flask.g, while an input is inside the gate
-NEWS = 5  # questions for a job's place in the queue, in the time of one heartbeat
+PLACE = "switchyard_place"  # name in flask.g while an input is inside the gate
+NEWS = 5  # number of queries for a job's place in the queue per heartbeat interval
 
 
 class Named(Protocol):
@@ -50,11 +50,11 @@ def receive(
 ) -> Request:
     """The parsed body of the current request. `read` parses the body's bytes.
 
-    Limits how slowly the client may send and read. The request is inside the gate from now on,
+    Limits how slowly the client may send and read. From then on, the request is inside the gate
     until `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut,
     Full.
     """
-    if not flask.request.mimetype:  # a page of any origin may send this without a preflight
+    if not flask.request.mimetype:  # a page of any origin may send such a body without a preflight
         origins.check(settings.cors_origins)
     client = Client(flask.request.environ)
     client.limit_sends(settings.send_timeout)
@@ -238,7 +238,9 @@ def max_new_tokens(
 
 
 def _cut(request: Generation, most: int, settings: Settings) -> int:
-    """`most`, for a request above its API key's limit. Raises BadRequest if the setting says so."""
+    """`most`, for a request above its API key's limit. Raises BadRequest unless `clamp_max_tokens`
+    is on.
+    """
     name = request.names["max_new_tokens"]
     if not (settings.clamp_max_tokens and neutral.is_telling()):
         raise BadRequest(f"{name}: this API key allows at most {most} new tokens", name)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     Any,
-    NotRequired,  # which pydantic needs before Python 3.12
+    NotRequired,  # required by pydantic before Python 3.12
 )
 
 from typing_extensions import TypedDict
@@ -63,7 +63,9 @@ class WithTimings(Wrapped):
     """Adds timings to the last body of an answer."""
 
     def __init__(self, render: Render, identifiers: Sequence[str], num_jobs: int) -> None:
-        """`identifiers`: those of all jobs, in order. `num_jobs`: for each prompt."""
+        """`identifiers`: the identifiers of all jobs, in order. `num_jobs`: the number of jobs for
+        each prompt.
+        """
         super().__init__(render)
         self._identifiers = identifiers
         self._num_jobs = num_jobs
@@ -100,21 +102,21 @@ class WithTimings(Wrapped):
 class _Running:
     """A job's state as this thread has seen it."""
 
-    queue: float = 0.0  # seconds
-    first: float | None = None  # the first token's time, by the monotonic clock
+    queue: float = 0.0  # seconds in the queue
+    first: float | None = None  # the time of the first token, by the monotonic clock
     new_tokens: int = 0
     cached_tokens: int = 0
 
 
 class WithRunningTimings(Wrapped):
-    """Adds to each body that has new tokens the timings of the body's choice so far."""
+    """Adds the timings of its choice so far to each body that has new tokens."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
-        """`lengths`: the tokens of each job's prompt."""
+        """`lengths`: the number of tokens in each job's prompt."""
         super().__init__(render)
         self._lengths = lengths
         self._jobs = {identifier: _Running() for identifier in lengths}
-        self._begun: set[str] = set()  # jobs that have had a body
+        self._begun: set[str] = set()  # jobs whose first body has been made
         self._since = time.monotonic()
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
@@ -125,7 +127,7 @@ class WithRunningTimings(Wrapped):
             told = self._note(event)
             if bodies:
                 body, text = bodies[-1]
-                # A chat's first body, its role, has none, as in llama.cpp.
+                # A chat's first body contains the role, and has no timings, as in llama.cpp.
                 is_role = len(bodies) == 1 and not text and event.identifier not in self._begun
                 self._begun.add(event.identifier)
                 if told is not None and not is_role:

@@ -53,10 +53,10 @@ class Transcript(Reader):
         super().__init__(submitted)
         self.writer = writer
         self.is_finished = False  # whether no more frames come
-        self.error: Exception | None = None  # the reason, if it has failed
+        self.error: Exception | None = None  # the reason if the answer has failed
         self.has_nothing_but_error = False
         self._frames: list[bytes] = []
-        self._is_empty = True  # whether there has never been a frame
+        self._is_empty = True  # whether no frame has been added yet
 
     def notify(self, wake: Callable[[], None]) -> None:
         """Registers `wake`, which is called from now on when there may be new frames. `wake` must
@@ -84,7 +84,8 @@ class Transcript(Reader):
             if now >= self._next_deadline:
                 self._check_deadlines(now)
             events = self._stream.take_now()
-            if len(events) == 1 and isinstance(events[0], engine.Chunk):  # nearly always
+            # The most frequent case by far.
+            if len(events) == 1 and isinstance(events[0], engine.Chunk):
                 self._new_tokens += len(events[0].token_ids)
                 return self.writer.write(events)
             if events:
@@ -164,10 +165,11 @@ class KeptTranscript(Transcript):
         super().__init__(submitted, writer)
         self.num_bytes = 0
         self._keep = keep
-        self._changed = threading.Condition()  # guards all below; notified when one of them changes
-        self._is_driven = False  # whether a thread takes events now
+        # Guards the fields below; notified when one of them changes.
+        self._changed = threading.Condition()
+        self._is_driven = False  # whether a thread is taking events
         self._num_readers = 0
-        self._has_keeper = False  # whether the last reader's thread goes on without a client
+        self._has_keeper = False  # whether the last reader's thread continues without a client
         self._last_left = -math.inf
         self._is_abandoned = False
         self._wake: Callable[[], None] | None = None
@@ -226,8 +228,8 @@ class KeptTranscript(Transcript):
     def leave(self) -> None:
         """Removes a reader. The last reader's thread stays in this call, and drives the transcript.
 
-        The call returns when the jobs have ended, another client reads, or `keep` seconds are over.
-        Then unfinished jobs are cancelled, unless another client reads.
+        The call returns when the jobs have ended, another client reads, or `keep` seconds have
+        passed. Then unfinished jobs are cancelled, unless another client reads.
         """
         with self._changed:
             self._num_readers -= 1
@@ -259,4 +261,4 @@ class KeptTranscript(Transcript):
             for frame in frames:
                 self.num_bytes += len(frame)
         if self._wake is not None and self._num_readers + self._has_keeper > 1:
-            self._wake()  # the thread that drives may not be the one that waits for the wake
+            self._wake()  # the thread that drives may not be the one that is waiting

@@ -9,8 +9,8 @@ import werkzeug.exceptions
 from switchyard import engine
 from switchyard.app.delivery.transcript import KeptTranscript
 
-MAX_COUNT = 1000  # kept answers; ended ones make room, the oldest first
-MAX_BYTES = 64 * 1024 * 1024  # of all kept answers
+MAX_COUNT = 1000  # kept answers; beyond this number, the oldest that have ended are dropped
+MAX_BYTES = 64 * 1024 * 1024  # bytes of all kept answers
 
 Key = tuple[str, str, str]  # owner, path, Idempotency-Key
 
@@ -23,7 +23,7 @@ class Claim:
     """
 
     key: Key
-    fingerprint: bytes  # of the request
+    fingerprint: bytes  # hash of the request
     transcript: KeptTranscript | None = None
     settled: threading.Event = field(default_factory=threading.Event)
 
@@ -46,8 +46,8 @@ class _Kept:
 
 class Transcripts:
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
-        self._kept: dict[str, _Kept] = {}  # by the response's identifier, the oldest first
+        self._lock = threading.Lock()  # guards the fields below
+        self._kept: dict[str, _Kept] = {}  # by the response's identifier, oldest first
         self._claims: dict[Key, Claim] = {}
 
     def keep(self, transcript: KeptTranscript, owner: str, claim: Claim | None) -> None:
@@ -69,7 +69,7 @@ class Transcripts:
         return kept.transcript
 
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
-        """The claim on a key, and whether it is new. The caller settles a new claim.
+        """The claim on a key, and whether it is new. The caller must settle a new claim.
 
         Raises werkzeug's 422 if a different request has used the key.
         """

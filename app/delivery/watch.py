@@ -11,7 +11,7 @@ from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.client import Client, Presence
 
 LOOK = 0.25  # seconds between two checks of a client
-LOOK_CLOSELY = 0.1  # the same for a half-closed client
+LOOK_CLOSELY = 0.1  # seconds between two checks of a half-closed client
 
 Item = TypeVar("Item")
 
@@ -45,7 +45,7 @@ class WatchedClient(Client):
         is_done: Callable[[], bool],
         timeout: float = math.inf,
     ) -> Sequence[Item]:
-        """Waits for items from `take`, and checks the client meanwhile. Raises ClientGone.
+        """Waits for items from `take`, and checks the client while waiting. Raises ClientGone.
 
         `take` waits for at most the number of seconds that it is given. Returns no items after
         `timeout` seconds, once `is_done`, or when the client becomes half-closed.

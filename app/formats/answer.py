@@ -22,7 +22,8 @@ class Prepared:
     """A tokenized request with its render, ready to be submitted."""
 
     prompts: Sequence[tuple[int, ...]]
-    identifiers: Sequence[str]  # of the jobs: `request.num_jobs` of each prompt, in order
+    # The jobs' identifiers: `request.num_jobs` for each prompt, in order.
+    identifiers: Sequence[str]
     render: Render
     fit: Callable[[engine.Job], engine.Job] | None = None  # adapts each job
 
@@ -35,7 +36,7 @@ def answer(
 ) -> flask.Response:
     """Submits a request, and responds. `framing`: the framing of a stream; None for a whole answer.
 
-    Raises what `prepare` and `submit.submit` raise, and any error before the first frame.
+    Raises the exceptions of `prepare` and `submit.submit`, and any error before the first frame.
     """
     with submit.names_of(request):
         ready = prepare()
@@ -71,7 +72,7 @@ def answer_chat(
     def prepare() -> Prepared:
         prompt = services().prompts(model).prepare(chat)
         prompt = replace(prompt, token_ids=before(prompt.token_ids))
-        if framing is PLAIN_TEXT:  # bare text has no room for thoughts apart
+        if framing is PLAIN_TEXT:  # bare text can't show thoughts separately
             prompt = replace(prompt, tags=None)
         answers = {
             job: Answer(prompt.parser(), partial(model.cancel, job), chat.include_reasoning)

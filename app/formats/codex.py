@@ -4,11 +4,11 @@
 
 from typing import Any, Literal
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 
-# In place of Codex's own instructions, which it uses for models without an entry.
+# Used in place of Codex's own instructions, which apply to models without an entry.
 INSTRUCTIONS = """\
 You are a coding agent in Codex CLI, on the user's computer. Work with the tools that you are
 offered: run commands to look at files, to change them and to try them. Look before you change
@@ -17,7 +17,7 @@ asked, in the style of the code around it. Leave alone what you were not asked a
 undo changes that are not yours. Run the tests of what you have changed, where there are any. Go
 on until the task is done; if it can't be, say what is missing. End with a short summary of what
 you did and found, as plain text."""
-OUTPUT_TOKENS = 10_000  # most tokens of a tool's output: Codex's own limit
+OUTPUT_TOKENS = 10_000  # maximum number of tokens in a tool's output: Codex's own limit
 
 
 class ReasoningLevel(TypedDict):

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.chat.request import Chat
 from switchyard.app.delivery.submit import names_of

@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The form of a format's errors, and of served models at the path that formats share. Clients
-    of formats without their own forms get OpenAI's forms.
+    """The form of a format's errors, and of its list of models at the path that formats share.
+    Clients of formats without their own forms get OpenAI's forms.
     """
 
-    is_spoken: Callable[[], bool]  # whether the current request's client speaks the format
+    is_spoken: Callable[[], bool]  # whether the current request's client uses the format
     describe: errors.Describe
     error: Any  # the type of the body, for contracts
     models: "ModelWords | None" = None
@@ -37,7 +37,7 @@ class ModelWords:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    name: str  # of its folder
+    name: str  # the name of its folder
     blueprint: flask.Blueprint
     words: Words | None = None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from switchyard import engine
 
-LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have, as in OpenAI's API
+LEAST = -9999.0  # represents minus infinity, which JSON doesn't have, as in OpenAI's API
 
 
 class TokenNames:
@@ -27,7 +27,7 @@ class TokenNames:
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
-        if not piece:  # special
+        if not piece:  # a special token
             return self._tokenizer.token(token_id)
         try:
             return piece.decode()
@@ -41,7 +41,7 @@ class CompletionLogprobs:
     def __init__(self, names: TokenNames) -> None:
         self._names = names
         self._decoder = names.decoder()
-        self._offset = 0  # of the next token, in characters of the text
+        self._offset = 0  # offset of the next token, in characters of the text
         self._shown = _empty()
 
     def add_prompt(

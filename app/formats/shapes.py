@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import pydantic_core
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.parts.parts import Arguments, Part, Reasoning, Text, ToolCall
@@ -76,6 +76,6 @@ def object_of(text: str) -> dict[str, Any]:
     """
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:  # no JSON; a stream sends the text unchanged
+    except ValueError:  # the text isn't JSON; a stream sends it unchanged
         return {}
     return value if isinstance(value, dict) else {}

@@ -4,7 +4,7 @@ from typing import Any
 
 from switchyard.app.exceptions import BadRequest
 
-# Parameters of requests that change what an answer holds beside its text.
+# Parameters that add something other than text to an answer.
 MEANINGLESS = (
     "stream",
     "stream_options",
@@ -37,7 +37,8 @@ def asked(
                 name,
                 "unsupported_parameter",
             )
-    if parameters.get("max_tokens") == 0:  # the error of a request names echo, which isn't here
+    # The usual error names `echo`, which is not available here.
+    if parameters.get("max_tokens") == 0:
         raise BadRequest("max_tokens: must be at least 1", "max_tokens")
     what = {"prompt": prompt} if messages is None else {"messages": messages}
     return {**what, **parameters}

@@ -17,7 +17,7 @@ class ModelClaim:
     def __init__(self, path: str) -> None:
         """`path`: the model's directory. Logs a warning if another process holds the claim."""
         self._descriptor = -1
-        with contextlib.suppress(OSError):  # without the file there is no warning
+        with contextlib.suppress(OSError):  # if the file can't be used, there is no warning
             self._descriptor = _open(_file_of(path))
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +35,7 @@ class ModelClaim:
     def _warn(self, path: str) -> None:
         other = os.pread(self._descriptor, 20, 0).decode(errors="replace")
         self.release()
-        if other != str(os.getpid()):  # else another application of this process holds it
+        if other != str(os.getpid()):  # otherwise another application in this process holds it
             logger.warning(
                 "process %s of this user also serves %s, and both have loaded it: one process"
                 " with threads is enough (docs/flask.md)",

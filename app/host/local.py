@@ -52,13 +52,14 @@ class LocalSource:
         return texts, None
 
     def close(self) -> None:
-        self._is_closed = True  # ends a wait of another thread: no event ends it any more
+        self._is_closed = True  # ends another thread's wait, which no event will end now
         self._reader.close()
         if self._account is not None:
             self._account.answered()
 
     def drop(self) -> None:
-        engine.ALARMS.set(0.0, self.close)  # the dropping thread may hold locks that `close` takes
+        # The thread that drops the iterator may hold locks that `close` takes.
+        engine.ALARMS.set(0.0, self.close)
 
 
 class Local:
@@ -71,7 +72,7 @@ class Local:
         """Raises SettingsError, engine.ModelError. Nothing is loaded yet."""
         self._app = app
         self.settings = settings
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._process: int | None = None  # the process that has started the models
         self._is_closed = False
         self._given: engine.Models | None = None
@@ -113,7 +114,7 @@ class Local:
         return is_done
 
     def give(self, models: engine.Models | None) -> None:
-        """Uses `models`, which the caller starts and closes; None: uses the application's own
+        """Uses `models`, which the caller starts and closes; if None, uses the application's own
         models again.
         """
         with self._lock:
@@ -179,7 +180,7 @@ class Local:
             self.models.wait_until_loaded(LOOK)
 
     def _first(self) -> list[engine.Engine]:
-        """The models that are loaded at the start."""
+        """The models that are loaded at startup."""
         models = self.models
         names = [name for name in models.names if models.served(name).load == "start"]
         return [models.get(name) for name in names]

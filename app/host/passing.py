@@ -19,12 +19,15 @@ from switchyard.app.http.body import read_bytes
 from switchyard.app.services import BLUEPRINT
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-MAX_BODY = 32 << 20  # bytes, without a setting; the server's own limit is lower
+MAX_BODY = 32 << 20  # bytes, if no setting gives a limit; the server's own limit is lower
 VIA = "1.1 switchyard"
-QUERY = "%!$&'()*+,/:;=?@[]~"  # passed on as they are; bytes beyond ASCII are quoted
-STREAMS = ("text/event-stream", "application/x-ndjson")  # types that have heartbeats
+# Characters that are passed on unchanged; bytes beyond ASCII are quoted.
+QUERY = "%!$&'()*+,/:;=?@[]~"
+# Media types of streams that have heartbeats.
+STREAMS = ("text/event-stream", "application/x-ndjson")
 
-# Headers of one connection, or of the server that writes them: RFC 9110, 7.6.1. Not passed on.
+# Headers that are not passed on: they concern one connection (RFC 9110, 7.6.1), or the server that
+# writes them.
 OWN = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
     *("transfer-encoding", "upgrade", "host", "content-length", "expect", "server", "date"),
@@ -49,7 +52,8 @@ def make_passing(
     api.add_url_rule(
         "/<path:path>",
         "pass",
-        update_wrapper(partial(_pass, upstream, settings), _pass),  # extensions read its name
+        # Flask extensions read the view's name.
+        update_wrapper(partial(_pass, upstream, settings), _pass),
         methods=METHODS,
     )
     errors.register(api, errors.describe)
@@ -58,7 +62,7 @@ def make_passing(
 
 
 class PassedBody(Iterator[bytes]):
-    """The body of a passed answer. Closing it makes the server cancel the rest."""
+    """The body of an answer that is passed on. Closing it makes the server cancel the rest."""
 
     def __init__(self, answer: Incoming) -> None:
         self._answer = answer
@@ -80,7 +84,7 @@ class PassedBody(Iterator[bytes]):
 
 
 def _pass(upstream: Upstream, settings: Settings, path: str) -> flask.Response:
-    if ".." in path.split("/"):  # it would leave the path in the server's URL
+    if ".." in path.split("/"):  # such a path would leave the path in the server's URL
         raise werkzeug.exceptions.NotFound
     request = flask.request
     client = WatchedClient(request.environ, serves_half_closed=False)
@@ -110,7 +114,8 @@ def _headers(request: flask.Request) -> dict[str, str]:
     """
     headers = {name: value for name, value in request.headers if _is_passed(name)}
     if headers.get("Origin", "").partition("://")[2] == request.host:
-        del headers["Origin"]  # a page of the host itself, whose name the server doesn't have
+        # The page is the host's own, but the server doesn't know the host's name.
+        del headers["Origin"]
     before = request.headers.getlist("X-Forwarded-For")
     headers["X-Forwarded-For"] = ", ".join([*before, request.remote_addr or "unknown"])
     headers["Via"] = VIA

@@ -14,12 +14,13 @@ import urllib3
 
 from switchyard.app.delivery.watch import LOOK
 
-Look = Callable[[float], None]  # gets the seconds of silence so far; raises to end the wait
+# Receives the seconds of silence so far; raises an exception to end the wait.
+Look = Callable[[float], None]
 
 
 class InterruptedWait(Exception):
-    """Carries an error of `Look` through the HTTP library, so that the library doesn't treat it as
-    a network error.
+    """Carries an exception of `Look` through the HTTP library, so that the library doesn't treat it
+    as a network error.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -56,7 +57,7 @@ class _PatientSocket(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._heard = time.monotonic()  # time between two reads is the reader's, not silence
+        self._heard = time.monotonic()  # the time between two reads doesn't count as silence
         while True:
             now = time.monotonic()
             if now - self._looked >= LOOK:

@@ -20,7 +20,8 @@ from switchyard.app.exceptions import (
 )
 from switchyard.app.host.upstream import RETRY, Incoming
 
-PASSING = (engine.Full, LimitReached)  # errors that may pass with time, as `Refused` itself
+# Errors that may disappear with time, as `Refused` itself may.
+PASSING = (engine.Full, LimitReached)
 
 # Exceptions by the code in an error's body: the inverse of `app/errors.py`.
 _ERRORS: dict[str, type[engine.EngineError]] = {
@@ -35,7 +36,7 @@ _ERRORS: dict[str, type[engine.EngineError]] = {
 }
 _REFUSALS: dict[str, type[engine.Refused]] = {
     "queue_full": engine.Full,
-    "overloaded": engine.Refused,  # the code of several subclasses
+    "overloaded": engine.Refused,  # several subclasses have this code
     "model_unloaded": engine.Unloaded,
     "model_failed": engine.Dead,
 }
@@ -57,7 +58,7 @@ def refusal_of(answer: Incoming) -> Exception:
     retry_after = _seconds(answer.headers.get("Retry-After", ""))
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         return error_of(body["error"], answer.status, retry_after)
-    if answer.status in (502, 503, 504):  # from a proxy that can't reach the server
+    if answer.status in (502, 503, 504):  # sent by a proxy that can't reach the server
         return engine.Dead(f"the models' server answered with status {answer.status}", retry_after)
     message = f"the models' server is not Switchyard: it answered with status {answer.status}"
     return engine.Failure(message)

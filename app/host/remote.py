@@ -16,14 +16,14 @@ from switchyard.app.host.wait import Wait
 from switchyard.app.http.body import dumps
 from switchyard.app.http.request_id import HEADER, request_id
 
-# Settings that have an effect in a host application whose models are a server's.
+# Settings that have an effect in a host application whose models run on a server.
 CONCERNING = {
     *("queue_timeout", "total_timeout", "heartbeat", "body_timeout", "send_timeout"),
     *("max_body_bytes", "allowed_hosts"),
 }
 
 
-MAX_COUNTED = 64 << 20  # bytes of an answer with the tokens of a text
+MAX_COUNTED = 64 << 20  # bytes of an answer that contains the tokens of a text
 
 
 class RemoteSource:
@@ -131,7 +131,7 @@ class Remote:
             ) from reason
 
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
-        """An answer of status 200.
+        """An answer with status 200.
 
         If the server has no room, the request is retried as its Retry-After says, for at most the
         request's `timeout`, or else the setting `queue_timeout`.

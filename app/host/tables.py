@@ -15,8 +15,9 @@ from switchyard.app.config import Settings
 from switchyard.app.host.claims import ModelClaim
 from switchyard.app.ledger.ledger import Ledger
 
-RELOADS = "WERKZEUG_RUN_MAIN"  # set in a process of `flask run --debug`, which waits for no answer
-RELEASE = 20.0  # seconds to release models' memory at the process's end, after their jobs
+# Set in a process of `flask run --debug`, which doesn't wait for answers when it ends.
+RELOADS = "WERKZEUG_RUN_MAIN"
+RELEASE = 20.0  # seconds to release the models' memory when the process ends, after their jobs
 
 Opener = Callable[[engine.ModelConfig], engine.Engine]
 
@@ -37,10 +38,10 @@ class SharedModels:
     def __init__(self, wanted: tuple[Any, ...], models: engine.Models, grace: float) -> None:
         self.wanted = wanted
         self.models = models
-        self.grace = grace  # seconds that jobs may go on at the process's end
+        self.grace = grace  # seconds for which jobs may continue when the process ends
         self.users: weakref.WeakSet[object] = weakref.WeakSet()
         self.claims: list[ModelClaim] = []
-        self.ledgers: list[Ledger] = []  # of users
+        self.ledgers: list[Ledger] = []  # the ledgers of users
 
 
 class Tables:
@@ -94,7 +95,7 @@ class Tables:
             if shared.users or shared not in self._started:
                 return True
             self._started.remove(shared)
-            shared.models.drain()  # so that `_find` does not return them any more
+            shared.models.drain()  # so that `_find` no longer returns them
         is_done = shared.models.close(drain)
         for claim in shared.claims:
             claim.release()

@@ -32,7 +32,8 @@ class Source(Protocol):
     """The source of a completion's pieces."""
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
-        """Waits for more pieces or for the end. The end may be an exception, even after pieces.
+        """Waits for more pieces or for the end. The end may be an exception, even after some
+        pieces.
 
         Raises the same exceptions as `Switchyard.generate`.
         """
@@ -67,7 +68,7 @@ class TextStream(Iterator[str]):
         """The next piece. Raises the same exceptions as `Switchyard.generate`."""
         self.wait()
         if not self._finalizer.alive:
-            raise StopIteration  # it has ended, or was closed
+            raise StopIteration  # the text has ended or was closed
         self._num_taken += 1
         return self._pieces[self._num_taken - 1]
 

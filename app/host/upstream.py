@@ -29,9 +29,9 @@ from switchyard.settings import SettingsError
 
 logger = logging.getLogger(__name__)
 
-CONNECT = 5.0  # seconds to connect, and for the server to take each part of a request
+CONNECT = 5.0  # seconds to connect, and for the server to accept each part of a request
 MAX_IDLE = 64  # connections kept for later requests
-PIECE = 65536  # most bytes read at once
+PIECE = 65536  # maximum number of bytes read at once
 RETRY = 1.0  # seconds to wait before an unreachable server is tried again
 
 
@@ -48,9 +48,9 @@ class Upstream:
         self.url = url.rstrip("/")
         self._key = key
         self._adapter: requests.adapters.BaseAdapter | None = None  # replaces the server in tests
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._session: requests.Session | None = None
-        self._process: int | None = None  # the session's
+        self._process: int | None = None  # the process that created the session
 
     @property
     def authorization(self) -> dict[str, str]:
@@ -61,15 +61,15 @@ class Upstream:
     ) -> "Incoming":
         """Sends a request, and waits for the head of the answer. The caller closes the answer.
 
-        `look` is called meanwhile; its exception ends the wait. Raises engine.Dead if the server
-        can't be reached, engine.Closed if the connection is lost.
+        `look` is called during the wait; its exception ends the wait. Raises engine.Dead if the
+        server can't be reached, engine.Closed if the connection is lost.
         """
         hint(has_models=False)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
-            # The server may have closed an idle connection meanwhile: a new one may work.
-            logger.debug("%s: %s; once more", self.url, lost)
+            # The server may have closed an idle connection in the meantime, so a new one may work.
+            logger.debug("%s: %s; trying once more", self.url, lost)
         try:
             return self._send(method, path, headers, data, look)
         except _Lost as lost:
@@ -106,7 +106,7 @@ class Upstream:
                 data=data or None,
                 stream=True,
                 allow_redirects=False,
-                timeout=(CONNECT, LOOK),  # LOOK limits each read of a patient socket only
+                timeout=(CONNECT, LOOK),  # LOOK only limits each read of a patient socket
             )
             return Incoming(answer, self.url, getattr(WAITING, "connection", None))
         except InterruptedWait as reason:
@@ -130,7 +130,7 @@ class Upstream:
                 self._session, self._process = requests.Session(), os.getpid()
                 self._session.headers.clear()
                 self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-                self._session.trust_env = False  # no proxies of the environment, no ~/.netrc
+                self._session.trust_env = False  # ignores proxies in the environment, and ~/.netrc
                 self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
                 adapter = self._adapter or _Adapter(pool_maxsize=MAX_IDLE)
                 for scheme in ("http://", "https://"):
@@ -152,7 +152,7 @@ class Incoming:
         self._is_dropped = False
 
     def read(self) -> bytes:
-        """The next bytes of the body, not decoded; empty at its end. Waits for them.
+        """The next bytes of the body, undecoded; empty at its end. Waits for them.
 
         Raises engine.Closed if the connection is lost, or the exception that the request's `look`
         raises.
@@ -188,7 +188,7 @@ class Incoming:
         """Like `close`, but takes no lock. A thread that is reading gets an error."""
         self._is_dropped = True
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # closed already
+            with contextlib.suppress(OSError):  # the connection may be closed already
                 self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
 
@@ -215,6 +215,7 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
     def close(self) -> None:
         pools = self.poolmanager.pools
-        for key in list(pools.keys()):  # else a pool closes only with its last answer
+        # Otherwise a pool closes only when its last answer is closed.
+        for key in list(pools.keys()):
             pools[key].close()
         super().close()

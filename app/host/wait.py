@@ -1,5 +1,5 @@
-"""Ends a host application's wait for its server at a deadline, after too long a silence, or when
-the application's own client leaves.
+"""Ends a host application's wait for its server at a deadline, after a long silence, or when the
+application's own client leaves.
 """
 
 import math
@@ -14,13 +14,13 @@ from switchyard.app.delivery.watch import LOOK, WatchedClient
 from switchyard.app.exceptions import TimedOut
 from switchyard.app.host.worker import is_ending
 
-SLACK = 5.0  # seconds beyond a deadline, in which the server reports it first
-SILENCE = 60.0  # seconds, at least, for which a stream may be silent; heartbeats count
+SLACK = 5.0  # seconds added to a deadline, so that the server can report it first
+SILENCE = 60.0  # seconds; the minimum limit on a stream's silence, which heartbeats interrupt
 
 
 def check_silence(silent: float, settings: Settings) -> None:
-    """Raises engine.Closed if a stream with heartbeats is silent for too long. `silent`: seconds
-    without a byte.
+    """Raises engine.Closed if a stream with heartbeats has been silent for too long. `silent`:
+    seconds without a byte.
     """
     if silent > max(SILENCE, 4 * settings.heartbeat):
         raise engine.Closed(f"the server has sent nothing for {silent:.0f} seconds")
@@ -65,7 +65,7 @@ class Wait:
 
     def rest(self, seconds: float) -> None:
         """Waits, and checks the client. Raises ClientGone, or engine.Draining if the host
-        application shuts down.
+        application is shutting down.
         """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:

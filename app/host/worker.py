@@ -13,7 +13,7 @@ SYNC = (
     "gunicorn's sync worker answers one request at a time, including health checks, and is killed"
     " if a request takes longer than --timeout: --threads 16 selects another worker"
 )
-THREADLESS = "without --threads, uWSGI generates nothing between two requests"
+THREADLESS = "without --threads, uWSGI generates text only while it handles a request"
 
 
 def is_ending() -> bool:

@@ -11,10 +11,11 @@ import werkzeug.exceptions
 from switchyard import engine
 from switchyard.app.exceptions import BadRequest, BodyTimeout
 
-MAX_VALUES = 100_000  # of a body; more where it may be so long that each has `VALUE_BYTES`
+MAX_VALUES = 100_000  # values in a body; more are allowed in longer bodies, one per `VALUE_BYTES`
 VALUE_BYTES = 10
 
-# Ends of lines for Python's `str.splitlines` and others; in JSON they occur inside strings only.
+# Python's `str.splitlines` and others treat these as ends of lines. In JSON they occur only inside
+# strings.
 _SEPARATORS = [(c.encode(), rf"\u{ord(c):04x}".encode()) for c in "\x85\u2028\u2029"]
 
 
@@ -48,7 +49,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
             f" not {flask.request.mimetype}"
         )
     try:
-        # No cache of strings: a body with many different names would only churn it.
+        # Strings are not cached, because a body with many different names would only churn the
+        # cache.
         with engine.panics_as(ValueError, "it can't be read"):
             value = pydantic_core.from_json(
                 data.removeprefix(codecs.BOM_UTF8), allow_inf_nan=True, cache_strings="none"
@@ -87,10 +89,10 @@ def read_bytes(max_bytes: int) -> bytes:
             f"Content-Encoding: {coding} is not supported; the body must be sent uncompressed"
         )
     too_large = werkzeug.exceptions.RequestEntityTooLarge(
-        f"the body is longer than the {max_bytes} bytes that this server takes"
+        f"the body is longer than the {max_bytes} bytes that this server accepts"
     )
     is_chunked = flask.request.content_length is None
-    # werkzeug cuts a chunked body at the limit without an error: one byte more shows the excess.
+    # werkzeug cuts a chunked body at the limit without an error, so one more byte shows the excess.
     flask.request.max_content_length = max_bytes + is_chunked
     try:
         data = flask.request.get_data()
@@ -101,7 +103,7 @@ def read_bytes(max_bytes: int) -> bytes:
         raise too_large from None
     except (werkzeug.exceptions.HTTPException, BadRequest, BodyTimeout, engine.EngineError):
         raise
-    except Exception as reason:  # the WSGI server's own errors: bad chunks, a client that left
+    except Exception as reason:  # the WSGI server's errors, such as for bad chunks
         raise BadRequest(f"the body can't be read: {reason}", None, "invalid_body") from None
 
 
@@ -109,7 +111,7 @@ def dumps(value: Any) -> bytes:
     """JSON in UTF-8 on one line. U+0085, U+2028 and U+2029 are escaped, because many clients that
     read a stream line by line would split it there.
     """
-    data = pydantic_core.to_json(value)  # a quarter of the time of json.dumps
+    data = pydantic_core.to_json(value)  # takes a quarter of the time of json.dumps
     if data.isascii():
         return data
     for separator, escaped in _SEPARATORS:

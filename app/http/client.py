@@ -20,7 +20,7 @@ if sys.platform == "linux":
 Presence = Literal["there", "half-closed", "gone"]
 
 _HAS_LEFT = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select, "poll") else 0
-_END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # Linux only
+_END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # exists only on Linux
 
 
 def is_unix(environ: Mapping[str, Any]) -> bool:
@@ -59,8 +59,8 @@ class Client:
         self._poll = None
         shown = _descriptor_of(environ) if self._socket is None else self._socket
         if shown is not None and _END_OF_FILE:
-            # Not MSG_PEEK: it misses the end of file after a pipelined request, and TLS sockets
-            # refuse it.
+            # MSG_PEEK can't be used: it misses the end of file after a pipelined request, and TLS
+            # sockets refuse it.
             self._poll = select.poll()
             self._poll.register(shown, _END_OF_FILE)
 
@@ -71,7 +71,7 @@ class Client:
     def look(self) -> Presence:
         """The state of the connection now. Never waits.
 
-        `half-closed`: the client sends nothing more. It may still read, or may have closed the
+        `half-closed`: the client will send nothing more. It may still read, or may have closed the
         connection. A write shows which, because a closed connection answers with a reset.
         """
         if self._poll is not None:
@@ -87,12 +87,12 @@ class Client:
         """
         if self._socket is None:
             return
-        # Data in the socket's buffer, for a reader that has stopped or a machine that has
-        # vanished: the kernel resets the connection, which `look` also sees. Linux only.
+        # If the reader has stopped or its machine has vanished while data is in the socket's
+        # buffer, the kernel resets the connection, which `look` also sees. Linux only.
         if self._socket.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(seconds * 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-        # A blocking write, which finds no room in that buffer.
+        # Limits a blocking write that finds no room in that buffer.
         micros = int(seconds * 1e6)
         limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -122,7 +122,7 @@ class Client:
         dropped.
         """
         assert self._socket is not None
-        with contextlib.suppress(OSError):  # gone already
+        with contextlib.suppress(OSError):  # the connection may be gone already
             now = struct.pack("ii", 1, 0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
             self._socket.shutdown(socket.SHUT_RD)
@@ -134,7 +134,7 @@ class Client:
         would never exceed that timeout.
         """
         if self._socket is None:
-            yield  # a server like waitress has read the body before it calls the application
+            yield  # servers such as waitress read the body before they call the application
             return
         is_over = threading.Event()
         alarm = engine.ALARMS.set(seconds, lambda: self._stop_receiving(is_over))
@@ -150,7 +150,7 @@ class Client:
 
     def _stop_receiving(self, is_over: threading.Event) -> None:
         is_over.set()
-        with contextlib.suppress(OSError):  # gone already
-            # As if the client had sent its end of file. Not the TLS socket's own method: after it
-            # the connection would go on in the clear.
+        with contextlib.suppress(OSError):  # the connection may be gone already
+            # Has the same effect as an end of file from the client. The TLS socket's own method
+            # isn't used, because the connection would then continue unencrypted.
             socket.socket.shutdown(self._socket, socket.SHUT_RD)  # type: ignore[arg-type]

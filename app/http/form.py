@@ -18,7 +18,7 @@ from switchyard.app.http.body import MAX_VALUES
 from switchyard.app.request import written
 from switchyard.app.request.validation import MAX_NAMES, Parameters
 
-TRUE = frozenset(("true", "on", "yes"))  # "on" is what a browser sends of a checked box
+TRUE = frozenset(("true", "on", "yes"))  # browsers send "on" for a checked box
 FALSE = frozenset(("false", "off", "no"))
 
 
@@ -57,7 +57,8 @@ def _parts(data: bytes, boundary: str) -> list[tuple[str, str]]:
 
 def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
     try:
-        # Not werkzeug's parser: it replaces bytes that aren't UTF-8, and has no limit of fields.
+        # werkzeug's parser isn't used, because it replaces bytes that aren't UTF-8, and has no
+        # limit on fields.
         return urllib.parse.parse_qsl(
             data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_NAMES
         )
@@ -66,7 +67,7 @@ def _pairs(data: bytes, code: str) -> list[tuple[str, str]]:
 
 
 def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """The values of `pairs` by name. An empty field counts as not given."""
+    """The values of `pairs` by name. An empty field counts as unset."""
     fields = {name: kind.model_fields[field] for field, name in kind.names_of_fields().items()}
     others = kind.other_names().items()
     fields |= {other: fields[name] for other, name in others if name in fields}
@@ -83,7 +84,7 @@ def _values(kind: type[Parameters], pairs: list[tuple[str, str]]) -> dict[str, A
             values[name] = value
             continue
         if not is_text:
-            with contextlib.suppress(ValueError):  # which validation raises, with the name
+            with contextlib.suppress(ValueError):  # validation raises this error, with the name
                 value = written.token_ids(value)
         values.setdefault(name, []).extend(value if isinstance(value, list) else [value])
     return values

@@ -25,20 +25,20 @@ from typing import Self
 
 from switchyard import engine
 
-LARGE = 16 * 1024  # bytes; a smaller input passes at once
+LARGE = 16 * 1024  # bytes; a smaller input passes immediately
 MAX_INSIDE = 2
-MAX_BYTES = 1 << 20  # of the inputs inside together
+MAX_BYTES = 1 << 20  # bytes of all inputs inside
 SWITCH_INTERVAL = 0.0005  # seconds that a thread may keep the GIL while others want it
 LOOK = 0.25  # seconds between a waiting thread's checks of its client
-QUIET = 10.0  # seconds after the last input has left, before memory goes back to the system
-RETRY = 5.0  # seconds; most waiting inputs are through by then
+QUIET = 10.0  # seconds after the last input has left until memory is returned to the system
+RETRY = 5.0  # seconds; most waiting inputs have passed by then
 
 
 class _ShortTurns:
     """Shortens the interpreter's switch interval while any gate of this process has an input."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_gates = 0
         self._usual = 0.0
 
@@ -67,7 +67,7 @@ class Place:
     def __init__(self, gate: "Gate | None", size: int) -> None:
         """`size`: bytes. `gate`: None for a small input."""
         self.since = time.monotonic()
-        self.begun = 0.0  # when it was admitted
+        self.begun = 0.0  # the time of admission
         self.size = size
         self.admitted = threading.Event()
         self._gate = gate
@@ -108,13 +108,13 @@ class Gate:
         self._max_busy = max_busy
         self._num_busy = num_busy
         self._prepared = prepared
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._inside: list[Place] = []
         self._waiting: deque[Place] = deque()
         self._has_alarm = False
         self._has_short_turns = False
-        self._rest_until = 0.0  # by the monotonic clock
-        self._rests = False  # an alarm is set for its end
+        self._rest_until = 0.0  # the end of the rest, by the monotonic clock
+        self._rests = False  # whether an alarm is set for the end of the rest
 
     @property
     def num_inside(self) -> int:
@@ -125,8 +125,8 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, size: int, check: Callable[[], None]) -> Place:
-        """A place inside for an input of `size` bytes. The caller must leave the place. Waits, and
-        calls `check` meanwhile; an exception from `check` ends the wait. Raises Full if too many
+        """A place inside for an input of `size` bytes. The caller must leave the place. While
+        waiting, calls `check`; an exception from `check` ends the wait. Raises Full if too many
         inputs are waiting.
         """
         if size < LARGE:
@@ -178,7 +178,7 @@ class Gate:
         if is_quiet:
             engine.give_memory_back()
 
-    # Under the lock
+    # Called with the lock held
 
     def _is_full(self) -> bool:
         """Whether the newest waiting input is one too many."""

@@ -14,9 +14,9 @@ from switchyard.app.http.network import network_of
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 FOREIGN = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via", "Origin")
 
-# In the environ of a request
+# Keys in the environ of a request
 CALLER = "switchyard.caller"  # the name and role of a checked key
-ADDRESS = "switchyard.address"  # of the client, behind trusted proxies
+ADDRESS = "switchyard.address"  # the address of the client, behind trusted proxies
 
 HOST = "key:host"  # the client of the host application's own jobs, if the server has keys
 
@@ -70,7 +70,7 @@ def owner_of(request: flask.Request) -> str:
 
 
 def key_of(request: flask.Request) -> str:
-    """The API key of a request: the name of a checked key, else a hash; empty without a key.
+    """The API key of a request: the name of a checked key, otherwise a hash; empty without a key.
 
     An unchecked key is hashed, because a key must not get into a log.
     """

@@ -3,8 +3,8 @@
 import functools
 import ipaddress
 
-PREFIX = 64  # bits of an IPv6 address that a network gives; its client chooses the others
-MAX_NETWORKS = 4096  # kept, since reading an address takes some microseconds
+PREFIX = 64  # bits of an IPv6 address that the network assigns; the client chooses the others
+MAX_NETWORKS = 4096  # cached results, because reading an address takes some microseconds
 
 
 @functools.lru_cache(MAX_NETWORKS)

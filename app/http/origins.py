@@ -40,9 +40,9 @@ def check(allowed: Collection[str]) -> None:
     """
     headers = flask.request.headers
     origin = headers.get("Origin")
-    # A proxy may have taken TLS off, so the scheme is not compared.
+    # A proxy may have terminated TLS, so the scheme is not compared.
     is_foreign = origin is not None and origin.partition("://")[2] != flask.request.host
-    # A browser sends no Origin for a page's images and links.
+    # Browsers send no Origin for a page's images and links.
     is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
     if is_foreign and not _is_one_of(origin, allowed):
         raise werkzeug.exceptions.Forbidden(
@@ -58,7 +58,7 @@ def check_host(allowed: Collection[str]) -> None:
     """
     environ = flask.request.environ
     host = environ.get("HTTP_HOST")
-    if host is None or is_unix(environ):  # not from a browser
+    if host is None or is_unix(environ):  # the request doesn't come from a browser
         return
     name = PORT.sub("", host.lower())
     names = allowed or (LOOPBACK if _is_loopback(environ["SERVER_NAME"]) else (ANY,))

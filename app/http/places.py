@@ -7,9 +7,9 @@ from collections import Counter
 class Places:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.most = -(-number // 2)  # for one client
-        self._lock = threading.Lock()  # guards what follows
-        self._taken: Counter[str] = Counter()  # by client
+        self.most = -(-number // 2)  # maximum number of places for one client
+        self._lock = threading.Lock()  # guards the fields below
+        self._taken: Counter[str] = Counter()  # number of places taken, by client
 
     @property
     def num_taken(self) -> int:
@@ -22,11 +22,11 @@ class Places:
         """
         with self._lock:
             if self._taken.total() >= self.number:
-                return f"{self.number} WebSockets are open, the maximum that this server accepts"
+                return f"{self.number} WebSockets are open, which is the maximum for this server"
             if self._taken.get(client, 0) >= self.most:
                 return (
                     f"{self.most} WebSockets are open from this address (for IPv6, its /64), or"
-                    " with this API key, the most that one client may have"
+                    " with this API key, which is the maximum for one client"
                 )
             self._taken[client] += 1
             return None

@@ -32,7 +32,7 @@ class Proxies:
             return client
         for name in reversed(request.headers.get("X-Forwarded-For", "").split(",")):
             address = _address(name.strip())
-            if address is None:  # a trusted proxy writes addresses only
+            if address is None:  # a trusted proxy writes only addresses
                 return client
             client = str(address)
             if not self._trusts(address):

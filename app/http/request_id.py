@@ -6,9 +6,10 @@ import uuid
 import flask
 
 HEADER = "X-Request-Id"
-KEY = "switchyard.request_id"  # in the environ of the request
+KEY = "switchyard.request_id"  # key in the environ of the request
 
-_SANE = re.compile(r"[\w.:/+=@~-]{1,128}", re.ASCII)  # UUIDs, traces, hashes; safe in a log line
+# Such as UUIDs, traces and hashes; safe in a log line.
+_SANE = re.compile(r"[\w.:/+=@~-]{1,128}", re.ASCII)
 
 
 def request_id() -> str:
@@ -34,5 +35,5 @@ def register(target: flask.Flask | flask.Blueprint) -> None:
 def _say(response: flask.Response) -> flask.Response:
     response.headers[HEADER] = request_id()
     if "anthropic-version" in flask.request.headers:
-        response.headers["request-id"] = request_id()  # Anthropic's clients read this one
+        response.headers["request-id"] = request_id()  # Anthropic's clients read this header
     return response

@@ -55,10 +55,10 @@ class Budgets:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock  # wall clock
-        self._lock = threading.Lock()  # guards what follows
+        self._clock = clock  # a wall clock
+        self._lock = threading.Lock()  # guards the fields below
         self._spent: dict[str, _Spent] = {}
-        self._reserved: dict[str, int] = {}  # tokens of running requests
+        self._reserved: dict[str, int] = {}  # tokens reserved by running requests
 
     def load(self, connection: sqlite3.Connection) -> None:
         """Reads the sums of each key from the ledger's file. Raises sqlite3.Error."""
@@ -70,7 +70,8 @@ class Budgets:
     # Request thread
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
-        """Reserves `wanted` tokens of the key's budget, or what is left, and returns the number.
+        """Reserves `wanted` tokens of the key's budget, or as many as are left, and returns their
+        number.
 
         Raises BudgetSpent if fewer than `least` are left.
         """
@@ -87,7 +88,7 @@ class Budgets:
     # Link's thread
 
     def extend(self, key: ApiKey, wanted: int) -> int:
-        """Reserves `wanted` more tokens, or what is left, and returns the number."""
+        """Reserves `wanted` more tokens, or as many as are left, and returns their number."""
         now = self._clock()
         with self._lock:
             spent, reserved = self._used(key, now)
@@ -112,12 +113,12 @@ class Budgets:
             self._spent.setdefault(name, _Spent(day)).add(day, tokens)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """The keys with a budget, each with the tokens of its ended requests in its period."""
+        """Each key that has a budget, with the tokens of its ended requests in its period."""
         now = self._clock()
         with self._lock:
             return [(key, self._used(key, now)[0]) for key in keys if key.budget_tokens is not None]
 
-    # Under the lock
+    # Called with the lock held
 
     def _used(self, key: ApiKey, now: float) -> tuple[int, int]:
         """The tokens of ended requests in the key's period, and the tokens that running requests
@@ -151,7 +152,7 @@ def _renewal(period: BudgetPeriod | None, now: float) -> str:
         return ""
     midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "month":
-        midnight = midnight.replace(day=28) + timedelta(days=4)  # in the next month
+        midnight = midnight.replace(day=28) + timedelta(days=4)  # a day in the next month
         midnight = midnight.replace(day=1)
     else:
         midnight += timedelta(days=1)

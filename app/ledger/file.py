@@ -6,9 +6,9 @@ import sqlite3
 
 from switchyard.settings import SettingsError
 
-VERSION = 1  # of the tables: SQLite's user_version
+VERSION = 1  # the version of the tables, in SQLite's user_version
 BUSY = 1.0  # seconds to wait for another program's lock on the file
-PRUNED = 1000  # rows deleted at once, so that a server's entries don't wait for long
+PRUNED = 1000  # rows deleted in one transaction, so that a server's entries don't wait for long
 
 TABLES = {"requests", "days"}
 SCHEMA = f"""
@@ -49,14 +49,14 @@ def open_file(path: str) -> sqlite3.Connection:
     """
     connection = None
     try:
-        # SQLite gives its own files beside it the same mode.
+        # SQLite gives the files that it creates beside this one the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(
             path, timeout=BUSY, isolation_level=None, check_same_thread=False
         )
         _check(connection, path)
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":  # as on some network file systems
+        if mode != "wal":  # some network file systems don't support WAL
             raise LedgerError(
                 f"ledger {path} needs a local disk: SQLite chose {mode} instead of wal"
             )
@@ -98,7 +98,7 @@ def back_up(path: str, target: str) -> None:
         ):
             _check(source, path)
             source.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")  # a single file
+            copy.execute("PRAGMA journal_mode = DELETE")  # makes the copy a single file
         os.replace(fresh, target)
     except (OSError, sqlite3.Error, LedgerError) as reason:
         with contextlib.suppress(OSError):
@@ -123,7 +123,8 @@ def forget(path: str, key: str) -> tuple[int, int]:
                     some = found[start : start + PRUNED]
                     connection.executemany("DELETE FROM requests WHERE id = ?", some)
             days = connection.execute("DELETE FROM days WHERE key = ?", (key,)).rowcount
-            connection.execute("VACUUM")  # secure_delete leaves copies from rebalanced pages
+            # secure_delete leaves copies that were made when pages were rebalanced.
+            connection.execute("VACUUM")
             [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if is_busy:
                 raise sqlite3.OperationalError("it is being read; try again")
@@ -133,12 +134,13 @@ def forget(path: str, key: str) -> tuple[int, int]:
 
 
 def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Recreates a removed file, with everything that the open connection still has.
+    """Recreates a removed file from the data that the open connection still has.
 
     Closes the connection, and returns a connection to the new file. Raises LedgerError,
     sqlite3.Error.
     """
-    for leftover in (f"{path}-wal", f"{path}-shm"):  # else the new file would take them for its own
+    # Otherwise SQLite would apply these files to the new file.
+    for leftover in (f"{path}-wal", f"{path}-shm"):
         with contextlib.suppress(FileNotFoundError):
             os.remove(leftover)
     fresh = open_file(f"{path}-new")
@@ -199,8 +201,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _damaged(path: str, reason: str) -> LedgerError:
     return LedgerError(
-        f"ledger {path} is damaged ({' '.join(reason.split())}): put a backup in its place, or move"
-        f" it away with {path}-wal and a new one begins"
+        f"ledger {path} is damaged ({' '.join(reason.split())}): put a backup in its place, or"
+        f" move it and {path}-wal away to begin a new one"
     )
 
 

@@ -47,7 +47,7 @@ class Ledger:
         self._clock = clock
         self._starting = threading.Lock()  # held while the file is opened
         self._writer: LedgerWriter | None = None
-        self._is_over = False  # closed, or could not be started
+        self._is_over = False  # whether the ledger was closed or could not be started
         self._lock_file = -1
         self._budgets = Budgets(clock)
         open_file(self._path).close()
@@ -141,7 +141,7 @@ class Ledger:
         """Gives back reserved tokens. A request thread or the alarms' thread may call it too."""
         self._budgets.give_back(key, tokens)
 
-    # Request threads, or alarms'
+    # Request threads, or the alarms' thread
 
     def end(self, account: Account) -> None:
         key = self._key_of(account)
@@ -163,7 +163,7 @@ class Ledger:
             try:
                 self.start()
             except LedgerError as reason:
-                logger.error("nothing is written: %s", reason)
+                logger.error("the ledger can't be opened, so nothing is written: %s", reason)
         return self._writer
 
     def _key_of(self, account: Account) -> str | None:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from switchyard.app.ledger.file import ADD_TO_DAY
 
-CLIENT_GONE = 499  # the status of a client that left, which counts as no failure
+CLIENT_GONE = 499  # the status if the client left, which doesn't count as a failure
 
 BEGIN = """
 INSERT OR IGNORE INTO requests(id, request_id, started, key, model, route, prompt_tokens, state)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'open')
 """
-# An insert, since the row of the beginning may have been dropped. An ended row never changes.
+# An INSERT is used because the row for the request's beginning may have been dropped. A row that
+# has ended never changes.
 END = """
 INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done')
 ON CONFLICT(id) DO UPDATE SET
@@ -37,7 +38,7 @@ def day_of(time: float) -> str:
 class Begun(NamedTuple):
     """A request whose jobs were submitted."""
 
-    id: str  # of the response
+    id: str  # the response's identifier
     request_id: str
     started: float  # Unix time
     key: str
@@ -66,7 +67,7 @@ class Ended(NamedTuple):
     duration_ms: int
 
     def write(self, connection: sqlite3.Connection) -> bool:
-        """Writes the row. Returns whether the row is new. A new row counts in its day's sums."""
+        """Writes the row. Returns whether it is new. A new row counts toward its day's sums."""
         return connection.execute(END, self).rowcount > 0
 
     @property
@@ -85,8 +86,8 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that was refused before it had jobs. It counts only in its day's
-    sums.
+    """A request for a generation that was refused before it had jobs. It counts only toward its
+    day's sums.
 
     `model`: empty if the request was refused before its model was known: by a limit that is checked
     before the body is read, or because of a parameter.
@@ -118,7 +119,7 @@ def write(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
     days: dict[OfDay, list[int]] = {}
     for entry in entries:
         if isinstance(entry, Begun):
-            if entry.id not in ended:  # the row of its end is complete by itself
+            if entry.id not in ended:  # the row of a request's end is complete by itself
                 connection.execute(BEGIN, entry)
         elif isinstance(entry, Refusal) or entry.write(connection):
             of_day = days.setdefault(entry.of_day, [0] * len(entry.sums))

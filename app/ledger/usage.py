@@ -1,4 +1,4 @@
-"""Usage in a span of days, read from the ledger."""
+"""Usage over a span of days, read from the ledger."""
 
 from collections.abc import Sequence
 from datetime import date
@@ -18,7 +18,7 @@ def read_usage(
 
     `key`: only rows of this key. `most`: the maximum number of rows. Raises sqlite3.Error.
     """
-    names = [name for name in GROUPS if name in groups]  # no text of a client gets into the SQL
+    names = [name for name in GROUPS if name in groups]  # a client's text never gets into the SQL
     where = "day BETWEEN ? AND ?" + (" AND key = ?" if key is not None else "")
     given = [first.isoformat(), last.isoformat(), *([key] if key is not None else [])]
     columns = [*names, *(f"sum({name})" for name in SUMS)]

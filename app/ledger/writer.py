@@ -13,9 +13,9 @@ from switchyard.app.ledger.rows import Entry, write
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED = 10_000  # entries that wait to be written; further ones are dropped
+MAX_QUEUED = 10_000  # entries that wait to be written; additional ones are dropped
 INTERVAL = 0.05  # seconds from an entry to its commit
-RETRY = 1.0  # seconds from a failed commit to the next try
+RETRY = 1.0  # seconds from a failed commit to the next attempt
 SILENCE = 60.0  # seconds between two log lines about failures
 DAY = 86_400.0
 
@@ -39,14 +39,14 @@ class LedgerWriter:
         self._connection = connection
         self._days = days
         self._clock = clock
-        self._next_prune = 0.0  # by the clock
-        self._next_line = 0.0  # by the monotonic clock
-        self._changed = threading.Condition()  # guards what follows
-        self._entries: deque[Entry] = deque()  # not written yet
+        self._next_prune = 0.0  # the next pruning, by `clock`
+        self._next_line = 0.0  # the earliest next log line, by the monotonic clock
+        self._changed = threading.Condition()  # guards the fields below
+        self._entries: deque[Entry] = deque()  # entries that have not been written
         self._num_taken = 0  # entries accepted so far
-        self._num_over = 0  # of them, written or given up
-        self._num_turns = 0  # of its thread
-        self._is_awaited = False  # whether a thread waits in `flush`
+        self._num_over = 0  # accepted entries that have been written or given up
+        self._num_turns = 0  # turns of the writer's thread so far
+        self._is_awaited = False  # whether a thread is waiting in `flush`
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -83,7 +83,7 @@ class LedgerWriter:
             self._changed.notify_all()
         self._thread.join(timeout)
 
-    # Its own thread
+    # The writer's thread
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
@@ -127,10 +127,10 @@ class LedgerWriter:
                 with self._connection:
                     self._connection.execute("BEGIN IMMEDIATE")
                     write(self._connection, batch)
-        except (sqlite3.OperationalError, LedgerError, OSError) as reason:  # disk full, file locked
+        except (sqlite3.OperationalError, LedgerError, OSError) as reason:  # full disk, locked file
             self._fail(1, reason)
             return False
-        except Exception as reason:  # another try would fail again; the thread goes on
+        except Exception as reason:  # another attempt would fail again, so the thread continues
             self._fail(len(batch), reason)
         return True
 
@@ -161,7 +161,7 @@ class LedgerWriter:
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SILENCE
             logger.error(
-                "the ledger can't be written, requests continue: %s (%d errors so far)",
+                "the ledger can't be written; requests continue: %s (%d errors so far)",
                 reason,
                 self.num_errors,
             )

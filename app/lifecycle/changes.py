@@ -34,7 +34,8 @@ def _optional(name: str, field: Any) -> Any:
     return (field.annotation | None, Field(None, description=field.description))
 
 
-OF_CLUSTER = ("engines", "gpus_each", "nodes")  # of machines, which no request may choose
+# Settings of machines, which requests may not choose.
+OF_CLUSTER = ("engines", "gpus_each", "nodes")
 
 # Each setting of a table `[[models]]`, except its names, and settings with paths or addresses,
 # which only the configuration may set.
@@ -119,7 +120,7 @@ def change_of(name: str, request: Any) -> engine.Served:
 
 def check_threads(served: engine.Served) -> None:
     """Raises BadRequest if there could be more jobs than request threads, whose number is fixed at
-    the start.
+    startup.
     """
     here = services()
     needed = served.config.max_jobs

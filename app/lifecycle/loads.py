@@ -4,16 +4,17 @@ import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.errors import describe
 from switchyard.app.http.body import dumps
 
-LOOK = 0.25  # seconds between two looks at a load or at the models
-FIRST = 30.0  # most seconds to wait for a load's first progress: most refusals come before it
+LOOK = 0.25  # seconds between two checks of a load or of the models
+# Seconds to wait for a load's first progress. Most refusals occur before it.
+FIRST = 30.0
 
-Value = Literal["unloaded", "loading", "loaded", "failed"]  # llama.cpp's
+Value = Literal["unloaded", "loading", "loaded", "failed"]  # llama.cpp's states
 VALUES: dict[engine.ModelState, Value] = {
     "loading": "loading",
     "unloaded": "unloaded",

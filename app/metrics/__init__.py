@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, under vLLM's names if the meanings match."""
+"""Metrics for Prometheus, with vLLM's names where the meanings match."""

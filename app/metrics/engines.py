@@ -18,17 +18,23 @@ STATES: tuple[engine.ModelState, ...] = (
 NOTHING = engine.Stats(0.0)
 OWN = ("iteration_seconds", "batch_size")  # histograms that vLLM doesn't have
 
-# By name: the help text, and the number's path in `engine.Stats`.
+# For each name: the help text, and the path of the number in `engine.Stats`.
 COUNTERS = {
     "vllm:prompt_tokens": ("Prompt tokens, including cached ones.", "totals.prompt_tokens"),
     "vllm:generation_tokens": ("Tokens generated.", "totals.new_tokens"),
     "vllm:prefix_cache_queries": ("Prompt tokens looked up.", "totals.prompt_tokens"),
     "vllm:prefix_cache_hits": ("Prompt tokens found in the cache.", "totals.cached_tokens"),
     "vllm:num_preemptions": ("Jobs parked because no page was free.", "work.preempted"),
-    "vllm:spec_decode_num_drafts": ("Times that tokens were guessed.", "work.drafts"),
+    "vllm:spec_decode_num_drafts": ("Number of times that tokens were guessed.", "work.drafts"),
     "vllm:spec_decode_num_draft_tokens": ("Tokens guessed.", "totals.draft_tokens"),
-    "vllm:spec_decode_num_accepted_tokens": ("Guesses that held.", "totals.accepted_tokens"),
-    "switchyard_mask_seconds": ("Seconds of a core for constraints' masks.", "work.mask_seconds"),
+    "vllm:spec_decode_num_accepted_tokens": (
+        "Guessed tokens that were accepted.",
+        "totals.accepted_tokens",
+    ),
+    "switchyard_mask_seconds": (
+        "CPU seconds spent on the masks of constraints.",
+        "work.mask_seconds",
+    ),
     "switchyard_constraints_too_slow": (
         "Jobs ended because their constraint was too slow.",
         "totals.too_slow",
@@ -37,7 +43,10 @@ COUNTERS = {
         "Jobs put back into the queue after a failure.",
         "totals.put_back",
     ),
-    "switchyard_out_of_memory": ("Times that a GPU ran out of memory.", "totals.out_of_memory"),
+    "switchyard_out_of_memory": (
+        "Number of times that a GPU ran out of memory.",
+        "totals.out_of_memory",
+    ),
 }
 REASONS = {"stop": "stopped", "length": "cut", "abort": "cancelled"}
 RECOVERIES = {
@@ -54,7 +63,7 @@ class EngineCollector(Collector):
         self._models = models
 
     def describe(self) -> list[Metric]:
-        return []  # else the registry would collect once, only to compare names
+        return []  # otherwise the registry would collect once only to compare names
 
     def collect(self) -> Iterator[Metric]:
         table = self._models()
@@ -84,18 +93,20 @@ def _number(stats: engine.Stats, path: str) -> float:
 
 def _of_jobs(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     running = GaugeMetricFamily("vllm:num_requests_running", "Jobs in the batch.", labels=LABELS)
-    waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Jobs that wait.", labels=LABELS)
+    waiting = GaugeMetricFamily(
+        "vllm:num_requests_waiting", "Jobs that are waiting.", labels=LABELS
+    )
     parked = GaugeMetricFamily(
-        "switchyard_jobs_parked", "Jobs of the batch without pages.", labels=["model_name"]
+        "switchyard_jobs_parked", "Jobs in the batch that have no pages.", labels=["model_name"]
     )
     wanted = GaugeMetricFamily(
         "switchyard_jobs_wanted",
-        "Jobs that wait in all servers for shared engines.",
+        "Jobs of all servers that are waiting for shared engines.",
         labels=["model_name"],
     )
     age = GaugeMetricFamily(
         "switchyard_last_iteration_age_seconds",
-        "Since the engine thread reported a step, while jobs are in the batch; else 0.",
+        "Seconds since the engine thread last reported a step; 0 without jobs in the batch.",
         labels=["model_name"],
     )
     for model in models:
@@ -118,13 +129,17 @@ def _of_states(
     models: Sequence[engine.Engine], states: Mapping[str, engine.ModelState]
 ) -> Iterator[Metric]:
     state = GaugeMetricFamily(
-        "switchyard_model_state", "1 for the model's state.", labels=["model_name", "state"]
+        "switchyard_model_state",
+        "1 for the model's current state, 0 for other states.",
+        labels=["model_name", "state"],
     )
     progress = GaugeMetricFamily(
-        "switchyard_model_load_progress", "Progress, from 0 to 1.", labels=["model_name"]
+        "switchyard_model_load_progress",
+        "Progress of the load, from 0 to 1.",
+        labels=["model_name"],
     )
     seconds = GaugeMetricFamily(
-        "switchyard_model_load_seconds", "Time of the latest load.", labels=["model_name"]
+        "switchyard_model_load_seconds", "Duration of the latest load.", labels=["model_name"]
     )
     for model in models:
         name = model.config.name
@@ -184,7 +199,7 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     )
     rows = CounterMetricFamily(
         "switchyard_batch_rows",
-        "Rows of passes of one token each: used by jobs; computed, with padding.",
+        "Rows of passes with one token each: used by jobs; computed, including padding.",
         labels=["model_name", "kind"],
     )
     failed = CounterMetricFamily(
@@ -203,10 +218,12 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 def _recoveries(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     counter = functools.partial(CounterMetricFamily, labels=["model_name"])
     recoveries = CounterMetricFamily(
-        "switchyard_recoveries", "By the method that worked.", labels=["model_name", "kind"]
+        "switchyard_recoveries",
+        "Recoveries, by the method that worked.",
+        labels=["model_name", "kind"],
     )
     hangs = counter("switchyard_hangs", "Steps of the generator that did not return in time.")
-    zombies = counter("switchyard_zombies", "Jobs found only in the generator.")
+    zombies = counter("switchyard_zombies", "Jobs that were found only in the generator.")
     for model in models:
         name, standing, stats = model.config.name, model.standing, _stats(model)
         for kind, path in RECOVERIES.items():
@@ -246,17 +263,17 @@ def _buckets(bounds: Sequence[float], histogram: engine.Histogram) -> list[tuple
 
 
 MEANINGS = {
-    "time_to_first_token_seconds": "From the submission to the first token.",
-    "inter_token_latency_seconds": "From a token to the next one of its job.",
-    "e2e_request_latency_seconds": "From the submission to the end.",
-    "request_queue_time_seconds": "From the submission to the start.",
-    "request_prefill_time_seconds": "From the start to the first token.",
-    "request_decode_time_seconds": "From the first token to the end.",
-    "request_inference_time_seconds": "From the start to the end.",
+    "time_to_first_token_seconds": "Time from submission to the first token.",
+    "inter_token_latency_seconds": "Time from a token to the next token of its job.",
+    "e2e_request_latency_seconds": "Time from submission to the end.",
+    "request_queue_time_seconds": "Time from submission to the start.",
+    "request_prefill_time_seconds": "Time from the start to the first token.",
+    "request_decode_time_seconds": "Time from the first token to the end.",
+    "request_inference_time_seconds": "Time from the start to the end.",
     "request_prompt_tokens": "Prompt tokens of a finished job.",
     "request_generation_tokens": "New tokens of a finished job.",
-    "request_params_max_tokens": "Limit of new tokens of a job.",
-    "iteration_tokens": "Prompt and new tokens of a step.",
-    "iteration_seconds": "Time of a step of the generator.",
+    "request_params_max_tokens": "A job's limit on new tokens.",
+    "iteration_tokens": "Prompt and new tokens in a step.",
+    "iteration_seconds": "Duration of a step of the generator.",
     "batch_size": "Jobs in a step.",
 }

@@ -27,7 +27,8 @@ from switchyard.app.metrics.requests import MAX_KEYS, RequestMetrics
 from switchyard.app.operations.guard import Checks
 from switchyard.app.operations.keys import ApiKey
 
-# Always this format, whatever a client accepts: OpenMetrics would turn `vllm:` into `vllm_`.
+# The format is the same whatever a client accepts, because OpenMetrics would turn `vllm:` into
+# `vllm_`.
 MIMETYPE, PARAMETERS = "text/plain", "; version=0.0.4; charset=utf-8"
 LIBRARIES = ("exllamav2", "torch")
 
@@ -82,7 +83,7 @@ class ServerCollector(Collector):
         lags = [output.num_behind for output in list(self._answers.streams)]
         lag = GaugeMetricFamily(
             "switchyard_stream_lag_tokens",
-            "Tokens generated but not yet written, over all open streams.",
+            "Tokens that open streams have generated but not yet written.",
             labels=["stat"],
         )
         lag.add_metric(["max"], max(lags, default=0))
@@ -102,14 +103,14 @@ class ServerCollector(Collector):
         if self._ledger is not None:
             errors = CounterMetricFamily(
                 "switchyard_ledger_errors",
-                "Rows of the ledger that were lost, and times that it could not be written.",
+                "Ledger rows that were lost, and failed attempts to write the ledger.",
                 value=self._ledger.num_errors,
             )
             yield errors
         if self._checks is not None:
             keyring = self._checks.keyring
             reloads = CounterMetricFamily(
-                "switchyard_keys_reloads", "Reloads of the keys' file.", labels=["result"]
+                "switchyard_keys_reloads", "Reloads of the key file.", labels=["result"]
             )
             reloads.add_metric(["done"], keyring.num_reloads)
             reloads.add_metric(["failed"], keyring.num_failed)
@@ -122,7 +123,7 @@ def _budgets(spent: Iterable[tuple[ApiKey, int]]) -> Metric:
     """The budgets of the MAX_KEYS keys that have spent the largest shares."""
     found = GaugeMetricFamily(
         "switchyard_budget_tokens",
-        "Budget of an API key in its present period, and how much is spent.",
+        "Budget of an API key in the current period, and the amount spent.",
         labels=["key", "state"],
     )
     shown = heapq.nlargest(MAX_KEYS, spent, key=lambda one: one[1] / (one[0].budget_tokens or 1))

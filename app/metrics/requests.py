@@ -34,13 +34,15 @@ class RequestMetrics:
 
         name = "switchyard_http_requests"
         self._answers = counter(name, "Requests that have ended.", "route", "method", "status")
-        meaning = "From the head of a request to the end of its answer."
+        meaning = "Time from the head of a request to the end of its answer."
         self._seconds = histogram("switchyard_http_request_seconds", meaning, ["route"], SECONDS)
         meaning = "Requests answered with an error, by the code in its body."
         self._rejections = counter("switchyard_rejections", meaning, "code")
         meaning = "Clients that left before the end, by the phase of their jobs."
         self._gone = counter("switchyard_clients_gone", meaning, "phase")
-        meaning = "Tokens of requests that have ended, by API key. Prompt tokens include cached."
+        meaning = (
+            "Tokens of requests that have ended, by API key. Prompt tokens include cached ones."
+        )
         self._tokens = counter("switchyard_tokens", meaning, "key", "kind")
         meaning = "Requests with jobs that have ended."
         self._requests = counter("switchyard_requests", meaning, "key", "model_name")
@@ -49,7 +51,7 @@ class RequestMetrics:
         name, meaning = "vllm:request_max_num_generation_tokens", "Tokens of the longest choice."
         bounds = engine.BOUNDS["request_generation_tokens"]
         self._longest = histogram(name, meaning, LABELS, bounds)
-        for phase in get_args(Phase):  # so that all exist with 0 from the start
+        for phase in get_args(Phase):  # so that every label exists with 0 from the start
             self._gone.labels(phase)
         self._by_key: dict[str, _Tokens] = {}
 
@@ -89,7 +91,7 @@ class RequestMetrics:
 
 
 def _phase_left(account: Account, status: int) -> Phase | None:
-    """The phase in which the jobs were when the client left; None if it did not leave."""
+    """The phase in which the jobs were when the client left; None if the client did not leave."""
     if account.gone is not None or status != 499:
         return account.gone
     used = account.used.values()

@@ -22,18 +22,19 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 PATH_ARGUMENT = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
-REPEATABLE = "switchyard_repeatable"  # an attribute of views with two more statuses
+REPEATABLE = "switchyard_repeatable"  # name of an attribute of views that have two more statuses
 BODY = (400, 408, 413, 415, 429, 499)  # statuses of each route with a body
-QUERY = (400, 414)  # of each route with a query string
-KEYS = (401, 429)  # of each route that may need an API key
-GENERATION = (404, 408, 429, 499, 503)  # of each route that submits jobs
+QUERY = (400, 414)  # statuses of each route with a query string
+KEYS = (401, 429)  # statuses of each route that may need an API key
+GENERATION = (404, 408, 429, 499, 503)  # statuses of each route that submits jobs
 
-# The least role that a route needs, if the server has API keys. `public`: no key; `any`: any key.
+# The lowest role that may use a route if the server has API keys. `public`: no key is needed;
+# `any`: any key.
 Who = Literal["public", "any", "metrics", "user", "admin", "operator"]
-# Attributes of views, for servers with API keys
+# Names of attributes of views, for servers with API keys
 WHO = "switchyard_who"
-COUNTS = "switchyard_counts"  # whether its requests count for the key's limits
-GENERATES = "switchyard_generates"  # whether it submits jobs
+COUNTS = "switchyard_counts"  # whether requests to the view count toward the key's limits
+GENERATES = "switchyard_generates"  # whether the view submits jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Contract:
 
 
 View = TypeVar("View", bound=Callable[..., Any])
-CONTRACT = "switchyard_contract"  # an attribute of views with a contract
+CONTRACT = "switchyard_contract"  # name of an attribute of views that have a contract
 
 
 def declares(
@@ -147,18 +148,19 @@ def document(app: flask.Flask) -> dict[str, Any]:
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
             operation = path[method.lower()] = _operation(rule, view, contract, schemas)
             _describe_input(operation, contract, schemas, definitions["$defs"])
-    tags = list(dict.fromkeys(_tag(rule) for rule, _ in routes))  # as they were mounted
+    # In the order in which the blueprints were registered.
+    tags = list(dict.fromkeys(_tag(rule) for rule, _ in routes))
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Switchyard",
             "version": __version__,
-            "description": "Parameters that are `null` count as not given.",
+            "description": "Parameters that are `null` count as unset.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "tags": [{"name": tag} for tag in tags],
         "paths": dict(sorted(paths.items(), key=lambda item: _place(item, tags))),
-        "security": [{}, {"key": []}],  # where the server asks for keys
+        "security": [{}, {"key": []}],  # needed if the server requires keys
         "components": {
             "schemas": definitions["$defs"],
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -181,7 +183,7 @@ def _place(item: tuple[str, dict[str, Any]], tags: Sequence[str]) -> tuple[int, 
 
 class _Schema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
-        return False  # a title would only repeat the name
+        return False  # a generated title would only repeat the name
 
 
 Schemas = Mapping[tuple[Any, Any], dict[str, Any]]
@@ -211,8 +213,8 @@ def _operation(
 def _describe_input(
     operation: dict[str, Any], contract: Contract, schemas: Schemas, definitions: dict[str, Any]
 ) -> None:
-    """Adds body and query string to an operation. In forms and query strings, objects are written
-    as JSON.
+    """Adds the body and the query string to an operation. In forms and query strings, objects are
+    written as JSON.
     """
     example = contract.example or {}
     if contract.body is not None:
@@ -232,7 +234,8 @@ def _describe_input(
             is_required = name in schema.get("required", ())
             parameter: dict[str, Any] = {"name": name, "in": "query", "required": is_required}
             if _is_object(value):
-                # With null the page leaves it out; without example it makes one up by the schema.
+                # With null, the page leaves the value out. Without an example, it makes one up from
+                # the schema.
                 parameter["content"] = {JSON: {"schema": value, "example": None}}
             else:
                 parameter["schema"] = value if value.keys() - {"description"} else _TEXT | value
@@ -264,7 +267,7 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
         yield str(status), {**response, **_headers(status)}
     for status in contract.statuses:
         response = {"description": MEANINGS[status]}
-        if status != 414:  # the HTTP server answers 414 itself
+        if status != 414:  # the HTTP server itself answers with 414
             response["content"] = {JSON: {"schema": schemas[contract.error, "serialization"]}}
         yield str(status), {**response, **_headers(status)}
 

@@ -10,32 +10,34 @@ MEANINGS = {
     408: "The body, or the generation, took longer than the settings allow.",
     409: "The model is being loaded or swapped already, or has no room in memory; the message has"
     " the sums.",
-    413: "The body is longer than this server takes.",
-    414: "The query string is longer than the HTTP server takes. The answer is HTML.",
+    413: "The body is longer than this server accepts.",
+    414: "The query string is longer than the HTTP server accepts. The answer is HTML.",
     415: "The body's content type is not supported.",
     422: "The Idempotency-Key was used with another request.",
-    429: "Too many requests wait, or the API key has reached a limit.",
+    429: "Too many requests are waiting, or the API key has reached a limit.",
     499: "The client closed its side of the connection before the answer.",
     500: "The server, or the generation, failed.",
     501: "This server doesn't support this.",
     503: "The model is loading, shutting down or gone.",
-    529: "The model is loading, hanging or shutting down: Anthropic's word for that 503.",
+    529: "The model is loading, hanging or shutting down. Anthropic's API uses this status in"
+    " place of 503.",
 }
 REQUEST_ID = {
     "X-Request-Id": {
-        "description": "The request's own id if it is valid, else one that the server made.",
+        "description": "The request's own id if it is valid, otherwise one that the server"
+        " generated.",
         "schema": {"type": "string"},
     }
 }
 IGNORED = {
     "X-Switchyard-Ignored": {
-        "description": "Parameters that were accepted without effect, joined by commas.",
+        "description": "Parameters that were accepted but had no effect, separated by commas.",
         "schema": {"type": "string"},
     }
 }
 RETRY_AFTER = {
     "Retry-After": {
-        "description": "Seconds to wait, estimated from the present rate.",
+        "description": "Seconds to wait, estimated from the current rate.",
         "schema": {"type": "integer", "minimum": 1},
     }
 }

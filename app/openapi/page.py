@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError:
     ASSETS = ""
 
-# URLs are relative to the page, since the blueprint may have any prefix.
+# URLs are relative to the page, because the blueprint may have any prefix.
 PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -46,7 +46,8 @@ def openapi() -> flask.Response:
 @blueprint.get("/docs")
 @contract.needs("public")
 def to_docs() -> werkzeug.Response:
-    return flask.redirect("docs/")  # relative: behind a proxy the host may have another name
+    # Relative, because the host may have another name behind a proxy.
+    return flask.redirect("docs/")
 
 
 @blueprint.get("/docs/")

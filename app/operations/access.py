@@ -1,4 +1,4 @@
-"""The access log: one line for each ended request, without texts, keys or query strings."""
+"""The access log: one line for each finished request, without texts, keys or query strings."""
 
 import json
 import logging
@@ -15,8 +15,8 @@ from switchyard.app.operations.trace import parse_trace
 
 logger = logging.getLogger("switchyard.access")
 
-OTHER = "other"  # in place of the route of a path that has none
-MAX_AGENT = 200  # characters
+OTHER = "other"  # stands for the route of paths without a route
+MAX_AGENT = 200  # maximum length of a user agent, in characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class AccessLine:
 
     fields: dict[str, Any]
     protocol: str
-    time: float  # the request's end, by the wall clock
+    time: float  # when the request ended, by the wall clock
 
     def __str__(self) -> str:
         """nginx's combined format, followed by the other fields as `name=value`."""

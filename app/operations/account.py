@@ -13,10 +13,10 @@ from switchyard.app.operations.reservation import Reservation, needs
 
 Phase = Literal["pending", "prefill", "decode"]
 
-# The payer of requests without an API key: the host application, or none
+# The payer of requests without an API key: the host application, or no payer
 HOST, NO_KEY = "host", "none"
 
-ACCOUNT = "switchyard.account"  # in the environ of its request
+ACCOUNT = "switchyard.account"  # key in the environ of the account's request
 
 
 def account_of(environ: Mapping[str, Any]) -> "Account | None":
@@ -40,11 +40,12 @@ class Consumption:
     """Times and paid tokens of all jobs of a request. Times are in seconds. None means unknown."""
 
     queue: float | None = None  # the longest wait of a job
-    first_token: float | None = None  # from the submission to the first token of any job
-    prompt_tokens: int | None = None  # each prompt once, and what other choices have computed
-    cached_tokens: int | None = None  # of the prompt tokens
+    first_token: float | None = None  # from submission to the first token of any job
+    # Each prompt once, plus the parts that further choices have computed again.
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None  # the part of the prompt tokens that came from the cache
     new_tokens: int | None = None
-    finish_reason: str | None = None  # of several choices, joined by commas
+    finish_reason: str | None = None  # the reasons of several choices are joined by commas
 
 
 UNKNOWN = Consumption()
@@ -88,27 +89,28 @@ class Account:
         self.begun = time.monotonic()
         self.ended = 0.0
         self.has_response = False  # whether there is a response whose closing ends the answer
-        self.quota: Quota | None = None  # of its key
+        self.quota: Quota | None = None  # the quota of the account's key
         self.model = ""
         self.is_streamed = False
-        self.identifiers: Sequence[str] = ()  # of its jobs
-        self.num_jobs = 1  # of each prompt
-        self.prompt_tokens = 0  # of all prompts, each counted once; a guided job has two
-        self.tokens = 0  # used so far: prompt and new tokens
-        self.used: dict[str, engine.Used] = {}  # by job: the latest report of the engine
+        self.identifiers: Sequence[str] = ()  # the identifiers of the account's jobs
+        self.num_jobs = 1  # jobs for each prompt
+        # Tokens of all prompts, each counted once; a guided job has two prompts.
+        self.prompt_tokens = 0
+        self.tokens = 0  # prompt and new tokens used so far
+        self.used: dict[str, engine.Used] = {}  # the engine's latest report for each job
         self.consumption = UNKNOWN  # set when the account closes
-        self.said: dict[str, Any] = {}  # the request's fields for the recorders
-        self.is_quiet = False  # a health probe, which logs and metrics leave out
-        self.num_bytes = 0  # of the answer's body
-        self.gone: Phase | None = None  # the phase of its jobs when its client left
-        self.is_generation = False  # by its route
-        self.is_host = False  # whether the host application itself generates
+        self.said: dict[str, Any] = {}  # fields of the request for the recorders
+        self.is_quiet = False  # whether this is a health probe, which logs and metrics leave out
+        self.num_bytes = 0  # bytes of the answer's body
+        self.gone: Phase | None = None  # the phase of the jobs when the client left
+        self.is_generation = False  # whether the request's route generates
+        self.is_host = False  # whether the host application itself made the request
         self._firsts: frozenset[str] = frozenset()  # the first job of each prompt
         self._recorders = recorders
         self._is_inside = False
-        self._kind = ""  # of the request, for its key's usual answers
-        self._reservation: Reservation | None = None  # of a key with limits of tokens
-        self._lock = threading.Lock()  # guards what follows
+        self._kind = ""  # the request's kind, for the usual answers of its key
+        self._reservation: Reservation | None = None  # only for a key with limits on tokens
+        self._lock = threading.Lock()  # guards the fields below
         self._num_left = 0  # jobs that have not ended
         self._is_answered = False
 
@@ -247,7 +249,8 @@ class Account:
         self.consumption = self._consumed()
         for recorder in self._recorders:
             recorder.end(self)
-        self._give_back()  # after the ledger has counted the tokens: never too few are counted
+        # Called after the ledger has counted the tokens, so that never too few count.
+        self._give_back()
 
     def _give_back(self) -> None:
         if self._reservation is not None:

@@ -9,13 +9,14 @@ import flask
 from switchyard.app.exceptions import BadRequest
 
 HEADERS = (
-    "x-api-key",  # Anthropic's
-    "api-key",  # Azure's
-    "x-admin-key",  # TabbyAPI's
-    "x-goog-api-key",  # Google's
+    "x-api-key",  # Anthropic's clients
+    "api-key",  # Azure's clients
+    "x-admin-key",  # TabbyAPI's clients
+    "x-goog-api-key",  # Google's clients
 )
-VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in HEADERS)  # in WSGI's environ
-SUBPROTOCOL = "openai-insecure-api-key."  # for browsers, which can't set headers of a WebSocket
+# The headers' names in WSGI's environ.
+VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in HEADERS)
+SUBPROTOCOL = "openai-insecure-api-key."  # for browsers, which can't set the headers of a WebSocket
 
 
 def given_key(request: flask.Request) -> bytes | None:

@@ -12,14 +12,14 @@ from switchyard.app.exceptions import LimitReached
 
 audit = logging.getLogger("switchyard.audit")
 
-MOST = 20  # wrong keys of an address in a PERIOD; further ones are then refused for a PERIOD
+MOST = 20  # wrong keys that an address may send in a PERIOD; then more are refused for a PERIOD
 PERIOD = 60.0  # seconds
-MAX_ADDRESSES = 10_000  # the oldest are forgotten
+MAX_ADDRESSES = 10_000  # if there are more, the oldest are forgotten
 
 
 @dataclass(slots=True)
 class _Failed:
-    since: float  # begin of the period
+    since: float  # the beginning of the period
     count: int = 0
     until: float = -math.inf  # the end of the refusal
     untold: int = 0  # wrong keys since the last line of the audit log
@@ -29,7 +29,7 @@ class _Failed:
 class Failures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._by_address: OrderedDict[str, _Failed] = OrderedDict()
 
     def check(self, address: str) -> None:

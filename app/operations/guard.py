@@ -34,7 +34,7 @@ from switchyard.app.operations.keyring import Keyring
 from switchyard.app.operations.keys import ApiKey, KeyTable, Role
 from switchyard.app.operations.limits import BudgetKeeper, Quota, Quotas
 
-# The roles that may use a route, by its `who`. A route without one is an admin's.
+# The roles that may use a route, by its `who`. Only admins may use a route without `who`.
 ROLES: dict[Who, tuple[Role, ...]] = {
     "any": ("user", "metrics", "admin"),
     "metrics": ("metrics", "admin"),
@@ -44,7 +44,8 @@ ROLES: dict[Who, tuple[Role, ...]] = {
 }
 
 
-QUIET = ("switchyard_health", "switchyard_metrics")  # prefixes of blueprints for probes
+# Prefixes of the names of blueprints for probes.
+QUIET = ("switchyard_health", "switchyard_metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class Guard:
     def register(
         self, target: flask.Flask | flask.Blueprint, routes: flask.Flask | flask.Blueprint
     ) -> None:
-        """Register what opens an account for each request to `target`, if there are keys or
-        recorders. If there are keys, requests to `routes` need a key.
+        """Registers the hooks that open an account for each request to `target`, if there are keys
+        or recorders. If there are keys, requests to `routes` need a key.
         """
         if self._proxies is not None:
             target.before_request(self._note_address)
@@ -158,7 +159,7 @@ class Guard:
         request = _request()
         view = flask.current_app.view_functions.get(request.endpoint or "")
         who: Who = getattr(view, WHO, "admin")
-        if who == "public" or request.method == "OPTIONS":  # browsers send it without a key
+        if who == "public" or request.method == "OPTIONS":  # browsers send OPTIONS without a key
             return
         key = given_key(request)
         if key is None and who == "operator" and is_operator(request):
@@ -180,7 +181,7 @@ class Guard:
         if key is None:
             raise Unauthorized
         entry = self._checks.keyring.find(key)
-        if entry is None:  # a valid key passes, whatever else comes from its network
+        if entry is None:  # a valid key passes, even if others in its network send wrong keys
             self._checks.failures.check(network)
             self._checks.failures.note(network)
             raise Unauthorized
@@ -194,13 +195,13 @@ class Guard:
                 for name, value in _told(account.quota, request):
                     response.headers.add(name, value)
             self._say(account, _status(request, response))
-            if not _is_websocket(request):  # whose response is never closed
+            if not _is_websocket(request):  # the response of a WebSocket is never closed
                 account.has_response = True
                 account.sent(_length(request, response))
                 if hasattr(response, "on_sent"):
                     response.on_sent = account.sent
                 response.direct_passthrough = (
-                    False  # else werkzeug doesn't notice the end of a file
+                    False  # otherwise werkzeug doesn't notice the end of a file
                 )
                 response.call_on_close(account.answered)
         return response

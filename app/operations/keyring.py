@@ -22,14 +22,14 @@ from switchyard.app.operations.keys import (
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("switchyard.audit")
 
-LOOK = 1.0  # seconds between two checks of the file, while requests come
-WATCH = 2.0  # the same while none come
-PATIENCE = 2.0  # seconds that the request which finds a change waits for the new keys
-SETTLED = 0.2  # seconds without a change, after which a file counts as written
-MOST_WRITING = 10.0  # seconds until a file that never settles is an error
-MOST_NAMED = 10  # names of each kind in a line of the audit log
+LOOK = 1.0  # seconds between two checks of the file while requests arrive
+WATCH = 2.0  # seconds between two checks while no requests arrive
+PATIENCE = 2.0  # seconds that the request that notices a change waits for the new keys
+SETTLED = 0.2  # seconds without a change after which a file counts as written
+MOST_WRITING = 10.0  # seconds after which a file that never settles is an error
+MOST_NAMED = 10  # maximum number of names of each kind in a line of the audit log
 
-NOTHING = digest_of(b"")  # compared with an unknown digest, so that it takes the same time
+NOTHING = digest_of(b"")  # compared with an unknown digest, so that the lookup takes the same time
 
 
 class Keyring:
@@ -50,8 +50,9 @@ class Keyring:
         self._on_change = on_change
         self._clock = clock
         self._table = read_keys(self._path, max_priority, has_ledger)
-        self._seen: object = self._table.signature  # of the file last read, valid or not
-        self._looking = threading.Lock()  # held during a look, which may start the reader
+        # The signature of the file that was read last, valid or not.
+        self._seen: object = self._table.signature
+        self._looking = threading.Lock()  # held during a check, which may start the reader
         self._reader: threading.Thread | None = None
         self._closing = threading.Event()
         self._next_look = clock() + LOOK
@@ -65,7 +66,9 @@ class Keyring:
         return self._table.by_name.values()
 
     def find(self, key: bytes) -> ApiKey | None:
-        """The entry of a valid key, or None. An invalid key takes as long as a valid one."""
+        """The entry of a valid key, or None. Looking up an invalid key takes as long as looking up
+        a valid one.
+        """
         if self._clock() >= self._next_look:
             self.renew()
         digest = digest_of(key)
@@ -89,7 +92,7 @@ class Keyring:
         old keys stay valid.
         """
         if not self._looking.acquire(blocking=False):
-            return  # another thread looks; the new keys hold from a later request on
+            return  # another thread is checking; the new keys apply to a later request
         try:
             self._next_look = self._clock() + LOOK
             reader = self._begin()
@@ -124,7 +127,7 @@ class Keyring:
         except OSError as reason:
             return str(reason)
 
-    # The reader
+    # The reader's thread
 
     def _read(self) -> None:
         seen: object = None
@@ -134,12 +137,12 @@ class Keyring:
         except KeysError as reason:
             self._seen = seen
             self.num_failed += 1
-            logger.error("the API keys stay as they were: %s", reason)
+            logger.error("the API keys are unchanged: %s", reason)
             return
         except Exception:
             self._seen = seen
             self.num_failed += 1
-            logger.exception("the API keys stay as they were")
+            logger.exception("the API keys are unchanged")
             return
         self.num_reloads += 1
         before, self._table = self._table, table
@@ -171,11 +174,11 @@ def _tell(before: KeyTable, after: KeyTable) -> None:
     }
     names = {"added": added, "removed": removed, "changed": changed}
     said = [f"{what} {_named(found)}" for what, found in names.items() if found]
-    audit.warning("server: keys reloaded: %s", "; ".join(said) or "as they were")
+    audit.warning("server: keys reloaded: %s", "; ".join(said) or "no changes")
 
 
 def _named(names: Collection[str]) -> str:
-    """Some of the names, on a short line."""
+    """Some of the names, as a short line."""
     few = heapq.nsmallest(MOST_NAMED, names)
     return ", ".join(few) + (
         f" and {len(names) - len(few):,} more" if len(few) < len(names) else ""

@@ -18,14 +18,15 @@ from switchyard.settings import SettingsError
 Role = Literal["user", "metrics", "admin"]
 BudgetPeriod = Literal["day", "month", "total"]
 
-MAX_BYTES = 64 << 20  # of a file
-OTHERS = 0o007  # may not even read it
-RESERVED = ("host", "none", "other")  # names of payers that are no key
+MAX_BYTES = 64 << 20  # maximum size of a file
+OTHERS = 0o007  # permission bits of others, who may not even read the file
+RESERVED = ("host", "none", "other")  # names of payers that aren't keys
 
 _BEGIN = re.compile(r"^(?=[ \t]*\[\[[ \t]*keys[ \t]*\]\])", re.MULTILINE)
 _MULTILINE = re.compile(r"'''|\"\"\"")
 
-Signature = tuple[int, int, int]  # of a file: it differs once the file has changed
+# The signature of a file, which differs after a change of the file.
+Signature = tuple[int, int, int]
 
 
 class KeysError(SettingsError):
@@ -102,7 +103,7 @@ class KeyTable:
     signature: Signature
     by_digest: Mapping[str, ApiKey]
     by_name: Mapping[str, ApiKey]
-    by_text: Mapping[str, ApiKey] = field(repr=False)  # saves parsing unchanged entries again
+    by_text: Mapping[str, ApiKey] = field(repr=False)  # avoids parsing unchanged entries again
 
 
 def digest_of(key: bytes) -> str:

@@ -11,7 +11,7 @@ from switchyard import engine
 from switchyard.app.exceptions import BadRequest, LimitReached
 from switchyard.app.operations.keys import ApiKey
 
-RETRY_CONCURRENCY = 1.0  # seconds: a guess, since the end of a running request is unknown
+RETRY_CONCURRENCY = 1.0  # seconds; a guess, because the end of a running request is unknown
 
 Clock = Callable[[], float]
 
@@ -46,8 +46,8 @@ class Bucket:
     def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
         self._clock = clock
-        self._debts: deque[tuple[float, float, float]] = deque()  # time, amount, given back
-        self._lock = threading.Lock()  # guards what follows
+        self._debts: deque[tuple[float, float, float]] = deque()  # time, amount, amount given back
+        self._lock = threading.Lock()  # guards the fields below
         self._level = float(size)
         self._reserved = 0.0
         self._time = clock()
@@ -105,7 +105,7 @@ class Bucket:
             self._level = min(self._level + size - self.size, float(size))
             self.size = size
 
-    # Under the lock
+    # Called with the lock held
 
     def _settle(self) -> None:
         while self._debts:
@@ -140,7 +140,7 @@ class Quota:
         self._clock = clock
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_requests = 0
         self.adapt(key)
 
@@ -151,7 +151,7 @@ class Quota:
         self.tokens = self._resized(self.tokens, key.tpm)
 
     def enter(self) -> None:
-        """Adds a concurrent request, until `leave`. Raises LimitReached."""
+        """Counts a concurrent request, until `leave`. Raises LimitReached."""
         most = self.key.concurrency
         with self._lock:
             if most is not None and self._num_requests >= most:
@@ -197,7 +197,7 @@ class Quotas:
         self._clock = clock
         self._budgets = budgets
         self._usual = engine.UsualAnswers()
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._by_name: dict[str, Quota] = {}
 
     def of(self, key: ApiKey) -> Quota:
@@ -206,7 +206,7 @@ class Quotas:
             if quota is None:
                 quota = Quota(key, self._usual, self._clock, self._budgets)
                 self._by_name[key.name] = quota
-            elif quota.key is not key:  # the file has been read again
+            elif quota.key is not key:  # the key file has been read again
                 quota.adapt(key)
             return quota
 
@@ -241,7 +241,7 @@ def priority_of(key: ApiKey, asked: int | None) -> int:
     if asked is None:
         return key.priority
     most = key.max_priority
-    if most is None and key.priority < 0:  # a key made to yield may not rise above its priority
+    if most is None and key.priority < 0:  # a key with a negative priority may not raise it
         most = key.priority
     if most is not None and asked > most:
         raise BadRequest(

@@ -20,7 +20,7 @@ from switchyard.settings import SettingsError
 
 ACCESS = "switchyard.access"
 AUDIT = "switchyard.audit"
-PAUSE = 0.05  # seconds for which access lines gather before they are written
+PAUSE = 0.05  # seconds for which access lines are collected before they are written
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 LogFormat = Literal["text", "json"]
@@ -89,8 +89,8 @@ class _Listener(logging.handlers.QueueListener):
 
 
 class _AccessFile(logging.handlers.WatchedFileHandler):
-    """The access log's file, readable only by owner and group, because it has addresses and names
-    of keys.
+    """The access log's file, readable only by owner and group, because it contains addresses and
+    names of keys.
     """
 
     def _open(self) -> Any:
@@ -120,7 +120,7 @@ def listen(level: str, log_format: LogFormat, access_log: str) -> logging.handle
     logger.setLevel(level)
     logger.addHandler(to_listener)
     logger.propagate = False
-    # These two don't follow the level of the other logs.
+    # These two logs ignore the level of the other logs.
     logging.getLogger(ACCESS).setLevel(logging.INFO)
     logging.getLogger(AUDIT).setLevel(logging.INFO)
     if log_format == "json":
@@ -143,7 +143,8 @@ def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
         record = logging.LogRecord("switchyard.server", level, "", 0, message, None, None)
         message = JsonFormatter().format(record)
     stream = sys.stderr if is_error else sys.stdout
-    stream.write(message + "\n")  # one write, or another thread's line could come in between
+    # A single write, because another thread's line could come in between.
+    stream.write(message + "\n")
     stream.flush()
 
 

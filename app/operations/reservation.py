@@ -10,9 +10,9 @@ from switchyard import engine
 from switchyard.app.operations.keys import ApiKey
 from switchyard.app.operations.limits import Bucket, BudgetKeeper, reached
 
-USUAL_TIMES = 4  # usual answers that a choice reserves at its start
-SHARES = 8  # a request reserves 1/SHARES of its key's tokens a minute for new tokens, at most
-EXTENSION = 64  # tokens that a running job reserves at once when it has used up the former ones
+USUAL_TIMES = 4  # number of usual answers that a choice reserves at its start
+SHARES = 8  # for new tokens, a request reserves at most 1/SHARES of its key's tokens per minute
+EXTENSION = 64  # tokens that a running job reserves when it has used up its earlier ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Need:
     identifier: str
     prompt: int
     new: int
-    most_new: int  # that the job may ask for later
-    num_rows: int  # paid tokens of one new token
+    most_new: int  # new tokens that the job may request later
+    num_rows: int  # tokens that are paid for each new token
 
 
 def needs(
@@ -59,10 +59,10 @@ class Reservation:
         self._key = key
         self._bucket = bucket
         self._budgets = budgets if key.budget_tokens is not None else None
-        self._in_bucket = 0  # tokens reserved there now
+        self._in_bucket = 0  # tokens that are reserved in the bucket
         self._in_budget = 0
-        self._needs: dict[str, Need] = {}  # of jobs that have not ended
-        self._allowed: dict[str, int] = {}  # paid new tokens that each of these may have
+        self._needs: dict[str, Need] = {}  # the needs of jobs that have not ended
+        self._allowed: dict[str, int] = {}  # paid new tokens that each of these jobs may have
 
     def start(self, needs: Sequence[Need]) -> None:
         """Reserves tokens for all jobs. If it raises LimitReached or BudgetSpent, nothing is
@@ -109,7 +109,8 @@ class Reservation:
         del self._needs[used.identifier], self._allowed[used.identifier]
         reserved = need.prompt + allowed
         self._give_back_to_bucket(reserved - used.computed_tokens - used.new_tokens)
-        self._give_back_to_budget(reserved - paid)  # the rest counts until the ledger has it
+        # The rest stays reserved until the ledger has counted it.
+        self._give_back_to_budget(reserved - paid)
         return allowed // need.num_rows
 
     def close(self) -> None:

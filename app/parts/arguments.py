@@ -27,10 +27,10 @@ class ObjectEnd:
     _MARKS = re.compile(r'["\\{}]')
 
     def __init__(self) -> None:
-        self._seen = 0  # characters
+        self._seen = 0  # characters seen so far
         self._depth = 0
         self._is_string = False
-        self._escaped = -1  # position of the character after the last backslash
+        self._escaped = -1  # the position of the character after the last backslash
 
     def find(self, text: str) -> int | None:
         """The position after the object's end in `text`, the next piece. None if the object has not

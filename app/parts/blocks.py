@@ -16,8 +16,8 @@ class Block:
 
     index: int
     kind: Kind
-    identifier: str = ""  # of a call
-    name: str = ""  # of a call
+    identifier: str = ""  # only of a call
+    name: str = ""  # only of a call
     pieces: list[str] = field(default_factory=list)
 
     @property

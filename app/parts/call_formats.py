@@ -18,19 +18,20 @@ from switchyard.engine import Span
 
 Schema = Mapping[str, Any]
 
-# JSON: a string, an object, and members of a call that carry neither name nor arguments.
+# Patterns for JSON: a string, an object, and a call's members other than name and arguments.
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
 _OBJECT = rf'(?P<object>\{{(?:[^{{}}"]++|{_STRING}|(?&object))*+\}})'
 _OTHER = rf'"(?:type|id)"\s*+:\s*+{_STRING}\s*+'
 _REST = rf"(?:\s*+,\s*+{_OTHER})*+\s*+\}}"
-_SPACE = r"(?<!\s)\s*+"  # white space before a call, which isn't text of the answer
+_SPACE = r"(?<!\s)\s*+"  # white space before a call, which isn't part of the answer's text
 
 
 _NAME = r'"name"\s*+:\s*+"(?P<name>[^"\\]++)"\s*+'
-_KEY = r'"(?:arguments|parameters)"\s*+:\s*+'  # models write the one for the other
+_KEY = r'"(?:arguments|parameters)"\s*+:\s*+'  # models confuse these two keys
 
-# A JSON object with a name and arguments. It matches up to the arguments' first brace. It matches
-# the whole object if the arguments come before the name, are inside a string, or are missing.
+# A JSON object with a name and arguments. The pattern matches up to the arguments' first brace. It
+# matches the whole object if the arguments come before the name, are inside a string, or are
+# missing.
 _CALL = (
     rf"\{{\s*+(?:{_OTHER},\s*+)*+(?:"
     rf"{_NAME}(?:,\s*+{_OTHER})*+(?:,\s*+{_KEY}(?:(?P<begin>\{{)|(?P<string>{_STRING}){_REST})"
@@ -38,7 +39,7 @@ _CALL = (
     rf"|{_KEY}{_OBJECT}\s*+,\s*+(?:{_OTHER},\s*+)*+{_NAME}{_REST})"
 )
 
-TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a single token
+TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # tags that may be single tokens
 _WORD = re.compile(rf"{TAG.pattern}|[^\s<\[]+|[<\[]")
 
 
@@ -65,23 +66,26 @@ class CallFormat:
     tool.
     """
 
-    # For a grammar: the text that begins the first call and stands nowhere else, or ""; then the
-    # text before all calls, before and after the arguments of one, between calls, after all.
+    # For a grammar: the text that begins the first call and occurs nowhere else, or ""; then the
+    # text before all calls, before and after a call's arguments, between calls, and after all
+    # calls.
     trigger: str
     opening: str
     before: str
     behind: str
     separator: str
     closing: str
-    # For the parser: calls anywhere, at the beginning of an answer, right after another call.
+    # For the parser: patterns of calls anywhere, at the beginning of an answer, and right after
+    # another call.
     anywhere: str
     first: str | None = None
     next: str | None = None
-    # Patterns of the text after arguments found by `begin`, and after a call matched whole.
+    # Patterns of the text after arguments that `begin` found, and after a call that matched as a
+    # whole.
     rest: str = ""
     end: str = ""
     identifier: Callable[[], str] = _long_identifier
-    more_tags: tuple[str, ...] = ()  # which models may write beside the texts above
+    more_tags: tuple[str, ...] = ()  # tags that models may write in addition to the texts above
 
     @property
     def texts(self) -> tuple[str, str, str, str, str]:
@@ -98,7 +102,7 @@ class CallFormat:
         """The spans of an answer that can contain calls. If a format's calls have no closing tag,
         the span reaches to the end of the answer.
         """
-        if not self.trigger:  # the first key, as Llama writes it
+        if not self.trigger:  # the first key, in Llama's form
             keys = re.match(r'\{\s*("[^"]*")', self.before)
             starts = [f"{brace}{keys[1]}" for brace in ("{", "{ ")] if keys else []
             return (*(Span(s, is_first=True) for s in starts), *map(Span, self.more_tags))
@@ -136,7 +140,7 @@ def of_json(
     `member`: the object up to the arguments, as in `{"name": "NAME", "arguments": `.
     """
     found = _framed(lead, _CALL, separator, opening, closing)
-    # Small models miscount braces, but write the closing tag.
+    # Small models miscount braces, but write the closing tag correctly.
     end = rf"[\s}}]*+{_spaced(behind)}" if behind else ""
     rest = rf"(?:\s*+,\s*+{_OTHER})*+{end}" if behind else _REST
     return replace(found, before=lead + member, behind=f"}}{behind}", rest=rest, end=end)
@@ -175,7 +179,8 @@ def _framed(lead: str, call: str, separator: str, opening: str, closing: str) ->
         behind="",
         separator=separator,
         closing=closing,
-        anywhere=_SPACE + begin + call if trigger else r"(?!)",  # what has no mark may be text
+        # A call without a mark could be text.
+        anywhere=_SPACE + begin + call if trigger else r"(?!)",
         # Some models leave out the tag before a list of calls.
         first=rf"\s*+\[\s*+{call}" if opening.endswith("[") and not lead else None,
         next=rf"\s*+{following}" if opening else None,
@@ -206,7 +211,7 @@ _LLAMA3 = CallFormat(
     more_tags=("<|python_tag|>",),
 )
 
-# Channels of gpt-oss. An answer begins with the name of its channel, which isn't text of it.
+# Channels of gpt-oss. An answer begins with the name of its channel, which isn't part of its text.
 _CHANNEL = r"(?:<\|channel\|>(?:commentary|analysis)\s*+)?+"
 _TO_FUNCTION = (
     rf"(?:<\|end\|>)?+(?:<\|start\|>assistant\s*+)?+{_CHANNEL}to=functions\."
@@ -228,9 +233,9 @@ _GPT_OSS = CallFormat(
 )
 
 FORMATS = {
-    # Functionary 3.1, Llama 3.1's custom tools
+    # Functionary 3.1, and Llama 3.1's custom tools
     "function-tag": of_name("<function=", ">", "</function>"),
-    # Nous Hermes, Qwen
+    # Nous Hermes and Qwen
     "hermes": of_json(
         "<tool_call>\n", '{"name": "NAME", "arguments": ', "\n</tool_call>", separator="\n"
     ),
@@ -241,7 +246,7 @@ FORMATS = {
         r"(?:\[CALL_ID\][^\[\]]*+)?+(?:\[ARGS\]\s*+)?+(?P<begin>\{)",
         more_tags=("[CALL_ID]",),
     ).with_short_identifiers,
-    # Mistral before
+    # Mistral before November 2024
     "mistral": of_json(
         "", '{"name": "NAME", "arguments": ', "", ", ", "[TOOL_CALLS][", "]"
     ).with_short_identifiers,
@@ -251,7 +256,8 @@ FORMATS = {
 }
 GENERIC = FORMATS["hermes"]  # for models whose template has no format
 
-# A chat template that writes no calls itself asks for the first format all of whose marks it has.
+# If a chat template writes no calls itself, its format is the first one whose marks all occur in
+# it.
 _MARKS = {
     "function-tag": ("<function=",),
     "hermes": ("<tool_call>",),

@@ -12,7 +12,7 @@ class Choice:
         self.texts: list[str] = []
         self.prompt_logprobs: tuple[engine.TokenLogprob | None, ...] = ()
         self.token_ids: list[int] = []
-        self.logprobs: list[engine.TokenLogprob] = []  # of the tokens in the answer
+        self.logprobs: list[engine.TokenLogprob] = []  # logprobs of the tokens in the answer
         self.finished: engine.Finished | None = None
 
     @property

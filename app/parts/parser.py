@@ -29,7 +29,7 @@ class PartParser:
     def __init__(
         self,
         format: CallFormat | None,
-        tools: Mapping[str, str] = {},  # never changed
+        tools: Mapping[str, str] = {},  # never modified
         tags: Tags | None = None,
         is_reasoning: bool = False,
         max_calls: int | None = None,
@@ -47,7 +47,8 @@ class PartParser:
         self._max_calls = max_calls
         self._calls_first = calls_first
         self._held = ""
-        # Text after `_held`, and its characters: to join each piece would take quadratic time.
+        # Text after `_held`, and its number of characters. Joining each piece would take quadratic
+        # time.
         self._pieces: list[str] = []
         self._num_new = 0
         self._wanted = 0  # characters to hold before the next search
@@ -132,7 +133,7 @@ class PartParser:
         return self._parts
 
     def _wait(self) -> None:
-        """Waits for more text, since the held text may become a call.
+        """Waits for more text, because the held text may become a call.
 
         A long text is searched again only after it has grown by a tenth. A search for each piece
         would take quadratic time.
@@ -226,7 +227,7 @@ class PartParser:
             self._state = state
             self._wait()
             return False
-        elif match["name"] is None:  # the end of all calls
+        elif match["name"] is None:  # the match is the end of all calls
             self._held = self._held[match.end() :]
             self._state = self._content
         else:

@@ -15,7 +15,7 @@ from switchyard.app.parts.call_formats import (
     of_name,
 )
 
-_UNIT = re.compile(rf"{TAG.pattern}|(?s:.)")  # a tag, or a character
+_UNIT = re.compile(rf"{TAG.pattern}|(?s:.)")  # a tag or a single character
 _DECODER = json.JSONDecoder()
 
 

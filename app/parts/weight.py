@@ -2,9 +2,9 @@
 
 import flask
 
-WEIGH = "switchyard_weigh"  # in flask.g, while an input is inside the gate
+WEIGH = "switchyard_weigh"  # name in flask.g while an input is inside the gate
 
-# Work for a character of a JSON schema, in characters of a prompt: 6 us to 0.25 us.
+# The work for a character of a JSON schema, in characters of a prompt: 6 us versus 0.25 us.
 SCHEMA = 24
 
 

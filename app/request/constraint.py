@@ -14,7 +14,8 @@ from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Finite, Parameters, without_nulls
 
 Schema = dict[str, Any]
-SchemaOrText = Schema | Annotated[str, Field(min_length=1)]  # a schema's JSON text, as vLLM takes
+# Or a schema's JSON text, which vLLM accepts.
+SchemaOrText = Schema | Annotated[str, Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
 Choices = Annotated[list[Text], Field(min_length=1, max_length=10_000, fail_fast=True)]
 
@@ -24,7 +25,7 @@ class NamedSchema(BaseModel):
 
     name: str | None = Field(None, max_length=64)
     description: str | None = None
-    strict: bool | None = None  # without effect: every schema is strict
+    strict: bool | None = None  # no effect, because every schema is strict
     schema_: Schema | None = Field(None, alias="schema")
 
 
@@ -79,11 +80,11 @@ class Constrained(Parameters):
         " grammar that is too slow ends the generation: `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(
-        None, description="As `json_schema`, or a text that contains the schema."
+        None, description="The same as `json_schema`; may also be a text that contains the schema."
     )
-    guided_regex: Text | None = Field(None, description="As `regex`.")
-    guided_choice: Choices | None = Field(None, description="As `choice`.")
-    guided_grammar: Text | None = Field(None, description="As `grammar`.")
+    guided_regex: Text | None = Field(None, description="The same as `regex`.")
+    guided_choice: Choices | None = Field(None, description="The same as `choice`.")
+    guided_grammar: Text | None = Field(None, description="The same as `grammar`.")
     structured_outputs: StructuredOutputs | None = Field(
         None,
         description="One of `json`, `regex`, `choice`, `grammar`, `json_object`, as in vLLM.",
@@ -101,8 +102,8 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Accepts a response format that is written in Ollama's form under Ollama's name for it,
-        `format`. Open WebUI sends `format` to all servers.
+        """Accepts a response format in Ollama's form, under Ollama's name `format`. Open WebUI
+        sends `format` to all servers.
         """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():
@@ -116,7 +117,7 @@ class Constrained(Parameters):
 
     def check(self) -> None:
         super().check()
-        _ = self.constraint  # for its errors
+        _ = self.constraint  # evaluated for its errors
 
     @functools.cached_property
     def constraint(self) -> engine.Constraint | None:

@@ -26,7 +26,7 @@ from switchyard.app.request.sampling import Sampled, TokenId
 from switchyard.app.request.stream_options import StreamOptions
 from switchyard.app.request.validation import MAX_SHOWN, without_nulls
 
-MAX_LOGPROBS = 20  # most alternatives shown for each token: OpenAI's limit
+MAX_LOGPROBS = 20  # maximum number of alternatives shown for each token: OpenAI's limit
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
@@ -44,8 +44,8 @@ ModelName = Annotated[
 class Generation(Constrained, Sampled):
     """The parameters that all requests for text share."""
 
-    default_max_tokens: ClassVar[int | None] = None  # whatever the setting of that name says
-    usual_max_tokens: ClassVar[int | None] = None  # without that setting
+    default_max_tokens: ClassVar[int | None] = None  # if set, replaces the setting of that name
+    usual_max_tokens: ClassVar[int | None] = None  # the default without that setting
     neutral: ClassVar[Table] = {
         **{**OPENAI, **SERVERS, **SCORES, **RUNNING, **FRONT_ENDS, **LOADING, **FORMATS}
     }
@@ -67,8 +67,8 @@ class Generation(Constrained, Sampled):
         1,
         ge=1,
         le=128,
-        description="Number of choices for each prompt, with one job each. Refused if this makes"
-        " more jobs than the server can ever hold.",
+        description="Number of choices for each prompt, with one job each. Refused if there"
+        " would be more jobs than the server can ever hold.",
     )
     stop: Annotated[
         StopStrings,
@@ -107,8 +107,9 @@ class Generation(Constrained, Sampled):
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
-        description="The same seed, prompt and parameters give the same text, except for rounding,"
-        " which differs a little with batch and cache; choice k of n has seed + k. -1: none.",
+        description="The same seed, prompt and parameters give the same text, except for small"
+        " rounding differences that depend on batch and cache; choice k of n uses"
+        " seed + k. -1: none.",
     )
     stream: bool = Field(False, description="Send the text as it is generated; see Streaming.")
     stream_options: StreamOptions | None = Field(
@@ -122,8 +123,8 @@ class Generation(Constrained, Sampled):
     )
     timings: bool = Field(
         False,
-        description="The answer has the time of each stage; see Timings. Refused for streams of"
-        " bare text.",
+        description="The answer contains the time of each stage; see Timings. Refused for"
+        " streams of bare text.",
     )
     timings_per_token: bool = Field(
         False,
@@ -140,9 +141,9 @@ class Generation(Constrained, Sampled):
         0,
         ge=-(2**31),
         lt=2**31,
-        description="Waiting jobs of a higher priority start first (vLLM does the opposite), but"
-        " lower priorities also get a share of the work. Refused above the setting"
-        " `max_priority`.",
+        description="Waiting jobs with a higher priority start first (vLLM does the opposite),"
+        " but lower priorities also get a share of the work. Refused above the"
+        " setting `max_priority`.",
     )
     timeout: float | None = Field(
         None,
@@ -155,7 +156,7 @@ class Generation(Constrained, Sampled):
         None, description="The end user; written to the server's log at level DEBUG."
     )
 
-    # `check_fields`: formats with other names for these fields leave them out.
+    # Uses `check_fields` because formats with other names for these fields leave them out.
     @field_validator(
         "stop",
         "stop_sequences",
@@ -184,7 +185,8 @@ class Generation(Constrained, Sampled):
             raise BadRequest("return_progress needs stream: true", "return_progress")
 
     def check_sampling(self) -> None:
-        if self.preset is None:  # else `with_preset` does, since the preset may have what is needed
+        # Otherwise `with_preset` checks, because the preset may have what is needed.
+        if self.preset is None:
             super().check_sampling()
 
     def with_preset(self, presets: Mapping[str, Mapping[str, Any]]) -> Self:

@@ -7,8 +7,8 @@ from switchyard.app.exceptions import BadRequest
 from switchyard.app.request.infill_forms import FAMILIES, FORMS, Extra, Form, Gap
 from switchyard.app.request.prompt_tokens import PromptTokens, limited
 
-MARK = "\u263a"  # one token or more, which never merge with the tokens of another text
-_NAME = "filename\n"  # as in llama.cpp, of the file with the gap
+MARK = "\u263a"  # one or more tokens, which never merge with the tokens of another text
+_NAME = "filename\n"  # the name of the file with the gap, as in llama.cpp
 
 
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:
@@ -65,7 +65,7 @@ def _files(
     extras: Sequence[Extra],
     read: Callable[[str], tuple[int, ...]],
 ) -> Iterator[int | None]:
-    """The tokens of other files, as a repository with llama.cpp's placeholder names.
+    """The tokens of other files, in the form of a repository with llama.cpp's placeholder names.
 
     A model without tokens for files gets only their texts, one after another.
     """

@@ -21,7 +21,7 @@ class Extra:
 class Gap:
     prefix: str
     suffix: str
-    begin: str = ""  # the first text of the middle, which the model continues
+    begin: str = ""  # the beginning of the middle, which the model continues
     extras: Sequence[Extra] = ()
 
 

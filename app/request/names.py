@@ -18,7 +18,7 @@ class Called:
     textgen: str | None = None  # text-generation-webui
     llamacpp: str | None = None  # llama.cpp
     ollama: str | None = None
-    others: tuple[str, ...] = ()  # TabbyAPI, or older versions of these
+    others: tuple[str, ...] = ()  # names in TabbyAPI, or in older versions of the servers above
 
 
 def names_of(kind: type[BaseModel], server: Server) -> dict[str, str]:

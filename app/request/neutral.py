@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_TOLD = 1000  # characters
+MAX_TOLD = 1000  # maximum length of the header, in characters
 
 Values = tuple[Any, ...]  # the neutral values of a field
 Table = Mapping[str, Values]
@@ -17,9 +17,10 @@ Table = Mapping[str, Values]
 ANY: Values = (...,)  # every value is neutral: the field is a hint, or a client's own note
 OFF, ON, ZERO, ONE = (False,), (True,), (0, 0.0), (1, 1.0)
 _BUDGETS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget")
-_STREAMED = ("include_obfuscation", "include_usage")  # of streams that have it anyway, or never
+# Options of streams that a stream always or never has.
+_STREAMED = ("include_obfuscation", "include_usage")
 
-# Fields of OpenAI's API, and of servers and libraries that speak it.
+# Fields of OpenAI's API, and of servers and libraries that use this API.
 OPENAI: Table = {
     "cache_salt": ANY,
     "metadata": ANY,
@@ -54,7 +55,7 @@ SERVERS: Table = {
     "usage": ({"include": True}, {"include": False}, {}),
 }
 
-# What vLLM reports of tokens, and llama.cpp of timings in a stream.
+# Fields for vLLM's reports about tokens, and for llama.cpp's timings in a stream.
 SCORES: Table = {"prompt_logprobs": (), "return_token_ids": OFF, "return_tokens_as_token_ids": OFF}
 RUNNING: Table = {"timings_per_token": (False, True)}
 
@@ -85,7 +86,7 @@ FRONT_ENDS: Table = {
     "truncation_length": ANY,
 }
 
-# What Ollama's clients, Open WebUI among them, say of how a model is loaded.
+# Options with which Ollama's clients, including Open WebUI, control how a model is loaded.
 LOADING: Table = {
     "f16_kv": ANY,
     "keep_alive": ANY,
@@ -103,7 +104,7 @@ LOADING: Table = {
     "vocab_only": ANY,
 }
 
-# Fields about chats and about choices, for routes whose bodies have no place for them.
+# Fields about chats and choices, for routes whose bodies don't have them.
 FORMATS: Table = {
     "add_generation_prompt": ON,
     "best_of": (1,),
@@ -127,7 +128,7 @@ FORMATS: Table = {
     **dict.fromkeys((*_BUDGETS, "thinking_token_budget"), ()),
 }
 
-# Values with which the same clients leave a parameter to the server.
+# Values with which these clients leave a parameter to the server.
 NO_TEXT: Table = {
     "allowed_token_ids": ("",),
     "banned_strings": ("",),
@@ -167,7 +168,7 @@ def is_telling() -> bool:
 
 
 def note(name: str) -> None:
-    """Adds a field to the names in the answer. A name that is unsafe in a header becomes `?`."""
+    """Adds a field's name to those in the answer. A name that is unsafe in a header becomes `?`."""
     if (of_request := _told.get()) is not None:
         of_request.names[name if _NAME.fullmatch(name) else "?"] = None
 

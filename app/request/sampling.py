@@ -16,17 +16,18 @@ from switchyard.app.request.names import Called
 from switchyard.app.request.validation import Parameters
 from switchyard.app.request.written import MAX_TOKENS
 
-MAX_BIASED = 1024  # tokens of one request
-LISTED = "A comma-separated string works too."
+MAX_BIASED = 1024  # maximum number of token ids in one request
+LISTED = "A comma-separated string is also accepted."
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 BannedText = Annotated[str, Field(min_length=1, max_length=200)]
 Breaker = Annotated[str, Field(min_length=1, max_length=100)]
 
-DRY_BREAKERS = ["\n", ":", '"', "*"]  # by the author of DRY
+DRY_BREAKERS = ["\n", ":", '"', "*"]  # the defaults of DRY's author
 
-# Parameters whose default is a setting, `default_` before its name.
+# Parameters whose default is a setting. The setting's name is `default_` followed by the
+# parameter's name.
 _DEFAULT = "default_"
 _DEFAULTED = {
     one.name.removeprefix(_DEFAULT)
@@ -110,7 +111,7 @@ class Sampled(Parameters):
         default=0,
     )
     repetition_decay: int = _parameter(
-        "repetition_decay", "Refused above 0 unless that range is above 0, too."
+        "repetition_decay", "Values above 0 are refused unless that range is above 0, too."
     )
     frequency_penalty: float | None = _parameter("frequency_penalty")
     presence_penalty: float = _parameter("presence_penalty")
@@ -127,9 +128,9 @@ class Sampled(Parameters):
         default=DRY_BREAKERS,
         max_length=64,
         fail_fast=True,
-        description="Texts that interrupt a repetition for DRY: every token that contains such a"
-        " text does so, or if there is none, the text's last token. A string with the JSON of such"
-        " a list works too.",
+        description="Texts that interrupt a repetition for DRY. Every token that contains such a"
+        " text does so; if no token contains the text, the last token of the text"
+        " does. The JSON text of such a list is also accepted.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
@@ -245,7 +246,7 @@ class Sampled(Parameters):
 
     def _check_mirostat(self) -> None:
         """Checks parameters that are combined with mirostat. Filters, which front ends always send,
-        are noted for the answer; without an answer they are refused.
+        are noted for the answer; if no answer can list them, they are refused.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default
@@ -329,8 +330,8 @@ _FILTERS = tuple(
     if own.stage in ("filter", "filter row") and own.part_of is None
 )
 
-# The engine's parameters that a request has unchanged. `sampling` and `tokenized` convert the
-# others; `Generation.job` sets the seed, which differs by choice.
+# The engine's parameters that are passed on unchanged. `sampling` and `tokenized` convert the
+# others; `Generation.job` sets the seed, which differs for each choice.
 _AS_IT_IS = engine.PARAMETERS.keys() - {
     *("dynatemp_low", "dynatemp_high", "top_k", "mirostat", "repetition_range", "dry_range"),
     *("logit_bias", "banned_token_ids", "allowed_token_ids"),

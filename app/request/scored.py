@@ -13,8 +13,8 @@ class Scored(Generation):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return `prompt_logprobs`, as in vLLM: for each token of the prompt, its"
-        " log-probability and those of this many of the most probable tokens at its position."
+        description="Return `prompt_logprobs`, as in vLLM: at each position of the prompt, the"
+        " log-probabilities of its token and of this number of most probable tokens."
         " Refused with `stream`.",
     )
 

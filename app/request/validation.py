@@ -23,15 +23,16 @@ from switchyard.app.request import neutral
 from switchyard.app.request.names import all_names_of
 from switchyard.app.request.neutral import Table, Values
 
-MAX_SHOWN = 100  # characters of a name that a client made up
-SIMILAR = 0.75  # similarity of two names, from which on an error suggests the known one
-MAX_NAMES = 100  # of an object: more than any has fields, so at least one is unknown
-MAX_GIVEN = 300  # of a body, whose fields may also have other servers' names
-NEUTRAL = "Not supported, except for these values, which have no effect."  # in the JSON schema
+MAX_SHOWN = 100  # maximum length of a name that an error repeats
+SIMILAR = 0.75  # minimum similarity of two names for an error to suggest the known name
+MAX_NAMES = 100  # names in an object; no object has that many fields, so at least one is unknown
+MAX_GIVEN = 300  # names in a body, whose fields may also have other servers' names
+# A description in the JSON schema.
+NEUTRAL = "Not supported, except for these values, which have no effect."
 TOLD = "Any value is accepted without effect; the response says so."
-SETTLED = "Not supported, except for these values, which other parameters or the route settle."
+SETTLED = "Not supported, except for these values, which other parameters or the route imply."
 OTHER = "Another name of"
-TAG = "\0"  # begins a discriminator's tag, which is not part of a parameter's path
+TAG = "\0"  # the first character of a discriminator's tag, which isn't part of a parameter's path
 
 
 def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
@@ -63,7 +64,7 @@ def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
     schema["additionalProperties"] = {"type": "null"}
 
 
-# For objects whose nulls `without_nulls` has taken out.
+# For objects whose nulls `without_nulls` has removed.
 Finite = ConfigDict(
     strict=True, extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=_admit
 )
@@ -91,7 +92,7 @@ class Object(BaseModel):
 
 
 def _off(value: Any) -> Any:
-    if value is not False:  # 0 == False
+    if value is not False:  # not `==`, because 0 == False
         raise ValueError("must be false")
     return value
 
@@ -104,8 +105,9 @@ class Parameters(BaseModel):
 
     model_config = Finite
 
-    # Parameters of the API that this body lacks, with their neutral values. The answer names a
-    # neutral value; any other value is refused. What the body has is left out of a shared table.
+    # Parameters of the API that this body lacks, with their neutral values. The answer lists a
+    # parameter with a neutral value; any other value is refused. `lacking` leaves the body's own
+    # parameters out of a shared table.
     neutral: ClassVar[Table] = {}
 
     # Parameters with values that the route, or another parameter, implies. Any other is refused.
@@ -114,17 +116,18 @@ class Parameters(BaseModel):
     # Values that leave a field to the server, as null does.
     unset: ClassVar[Table] = {}
 
-    # Fields of a base class that this body doesn't take: they have other names here, or no place in
-    # the answer. They keep their defaults.
+    # Fields of a base class that this body doesn't accept, because they have other names here or no
+    # place in the answer. They keep their defaults.
     withheld: ClassVar[frozenset[str]] = frozenset()
 
     # For the error of an unsupported parameter: the reason, or the parameter to use instead.
     reasons: ClassVar[dict[str, str]] = {}
 
-    # The error of a parameter with several types. pydantic has an error for each type.
+    # Errors for parameters with several types, because pydantic has a separate error for each type.
     kinds: ClassVar[dict[str, str]] = {}
 
-    _said: dict[str, str] = PrivateAttr(default_factory=dict)  # the client's names, by the API's
+    # The client's names, keyed by the API's names.
+    _said: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def names_of_fields(cls) -> Mapping[str, str]:
@@ -281,9 +284,8 @@ def _unsupported(name: str, values: tuple[Any, ...], reasons: Mapping[str, str])
 
 def _but_for(values: Values) -> str:
     shown = " or ".join(dict.fromkeys(json.dumps(v) for v in values if type(v) is not float))
-    return f", except for {shown}, which ask{'s' * (' or ' not in shown)} for nothing" * bool(
-        values
-    )
+    have = "have" if " or " in shown else "has"
+    return f", except for {shown}, which {have} no effect" if values else ""
 
 
 def _unknown(name: str, known: Iterable[str]) -> BadRequest:
@@ -318,7 +320,7 @@ def _explain(error: ValidationError, given: dict[str, Any], kinds: dict[str, str
     # Missing parameters come last: `without_nulls` may have cut them off after unknown ones.
     first = min(errors, key=lambda fault: fault["type"] == "missing")
     steps = tuple(step for step in first["loc"] if not str(step).startswith(TAG))
-    if isinstance(given.get(str(steps[0])), str):  # a validator made it a list of one
+    if isinstance(given.get(str(steps[0])), str):  # a validator has made a list of the string
         steps = steps[:1]
     where = ".".join(str(step)[:MAX_SHOWN] for step in steps)
     match first["type"]:

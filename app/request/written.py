@@ -4,10 +4,11 @@ import json
 import re
 from typing import Any
 
-MAX_JSON = 10_000  # characters of a list that is given as JSON text
+MAX_JSON = 10_000  # maximum length of a list that is sent as JSON text, in characters
 MAX_TOKENS = 4096
 
-TOKENS = "^ *[0-9]{1,9} *(, *[0-9]{1,9} *)*$"  # what `token_ids` takes, for a schema
+# The pattern of texts that `token_ids` accepts, for a schema.
+TOKENS = "^ *[0-9]{1,9} *(, *[0-9]{1,9} *)*$"
 
 _TOKEN = re.compile(r" *[0-9]{1,10} *", re.ASCII)
 
@@ -23,7 +24,7 @@ def strings(value: Any) -> Any:
 
 
 def token_ids(value: Any) -> Any:
-    """The list in a text of comma-separated ids, as text-generation-webui and TabbyAPI accept it.
+    """The list in a text of comma-separated ids, which text-generation-webui and TabbyAPI accept.
 
     Raises ValueError.
     """

@@ -5,7 +5,7 @@ from typing import Literal
 
 import flask
 import werkzeug.exceptions
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.http.body import json_response
 from switchyard.app.http.identity import author_of, is_operator
@@ -34,7 +34,7 @@ def drain() -> flask.Response:
         )
     terminate = services().terminate
     if terminate is None:
-        raise werkzeug.exceptions.NotImplemented("this server can only be ended by a signal")
+        raise werkzeug.exceptions.NotImplemented("this server can only be stopped by a signal")
     audit.warning("%s: drain", author_of(flask.request))
     services().models.drain()
     terminate()

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.errors import without_identifiers
@@ -14,7 +14,7 @@ from switchyard.app.services import services
 REASONS: dict[engine.ModelState, str] = {
     "loading": "the model is loading",
     "draining": "the server is finishing its requests and accepts no new ones",
-    "recovering": "the generator failed and is recovering; jobs wait",
+    "recovering": "the generator failed and is recovering; jobs are waiting",
     "hanging": "a step of the generator does not return",
     "stopped": "the server has shut down",
     "unloaded": "the model is not loaded",

@@ -6,7 +6,7 @@ from typing import Any
 
 import flask
 import werkzeug.exceptions
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.delivery.submit import receive
@@ -52,8 +52,8 @@ class AliasBody(TypedDict):
 def change_model(name: str) -> flask.Response:
     """Load a model, or swap it for another directory or other settings.
 
-    Settings that the body omits don't change. Running requests finish on the old engine, beside the
-    new one if memory allows. The load continues if the client leaves the stream.
+    Settings that the body omits don't change. Running requests finish on the old engine, which runs
+    alongside the new one if memory allows. The load continues if the client leaves the stream.
     """
     check_operator()
     request = receive(

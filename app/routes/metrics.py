@@ -20,7 +20,7 @@ def make_blueprint(asks_for_key: bool) -> flask.Blueprint:
     def metrics() -> flask.Response:
         """Metrics in Prometheus' text format, even while the model loads."""
         found = services().metrics
-        assert found is not None  # else the route does not exist
+        assert found is not None  # otherwise the route does not exist
         response = flask.Response(found.render(), content_type=MIMETYPE + PARAMETERS)
         response.headers["Cache-Control"] = "no-store"
         return response

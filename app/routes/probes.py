@@ -3,7 +3,7 @@
 from typing import Literal
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import __version__
 from switchyard.app.http.body import json_response
@@ -16,7 +16,7 @@ TEXT = "text/plain"
 OLLAMA = "Switchyard. For clients of Ollama's API: Ollama is running"
 
 blueprint = flask.Blueprint("switchyard_health_probes", __name__)
-# Paths that a host application may use itself: left out of it unless the API has a prefix.
+# Paths that a host application may use itself. They are left out unless the API has a prefix.
 short = flask.Blueprint("switchyard_health_short", __name__)
 # Paths that always belong to a host application.
 root = flask.Blueprint("switchyard_health_root", __name__)
@@ -129,7 +129,7 @@ def server() -> flask.Response:
 @root.get("/favicon.ico")
 @declares({204: None}, who="public")
 def favicon() -> flask.Response:
-    """No icon. Browsers request it by themselves."""
+    """No icon. Browsers request one automatically."""
     return flask.Response(status=204)
 
 

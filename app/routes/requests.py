@@ -7,7 +7,7 @@ from typing import Literal
 
 import flask
 import werkzeug.exceptions
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
@@ -75,7 +75,7 @@ def cancel_request(identifier: str) -> flask.Response:
     server's own machine, and an admin's API key, may also use an `id` from the list of requests.
     """
     num_cancelled, others = _cancel(identifier, services().models.engines)
-    if not num_cancelled:  # jobs of other servers: shared engines must be asked for them
+    if not num_cancelled:  # the jobs may be another server's, so shared engines are asked
         shared = [model for model in services().models.engines if model.config.at]
         num_cancelled, others = _cancel(identifier, shared, timeout=1.0)
     for other in others:

@@ -5,7 +5,7 @@ import threading
 from typing import Literal
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.http.body import json_response
@@ -28,8 +28,8 @@ audit = logging.getLogger("switchyard.audit")
 blueprint = flask.Blueprint("switchyard_admin_router", __name__, url_prefix="/models")
 
 
-SOON = 5.0  # seconds; the trial of a directory takes one or two
-MAX_WATCHERS = 4  # each holds a request thread
+SOON = 5.0  # seconds; the trial of a directory takes one or two seconds
+MAX_WATCHERS = 4  # each watcher holds a request thread
 _watchers = threading.BoundedSemaphore(MAX_WATCHERS)
 
 

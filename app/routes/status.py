@@ -4,7 +4,7 @@ import time
 from typing import Literal
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import __version__, engine
 from switchyard.app.http.body import json_response
@@ -36,7 +36,7 @@ class StatusCopies(TypedDict):
     """Float16 copies of weights."""
 
     bytes: int
-    min_tokens: int  # of a pass that uses them
+    min_tokens: int  # minimum tokens of a pass that uses the copies
 
 
 class StatusModel(TypedDict, total=False):

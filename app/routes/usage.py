@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired
 import flask
 import werkzeug.exceptions
 from pydantic import Field
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http.body import json_response
@@ -24,7 +24,8 @@ from switchyard.app.services import services
 MAX_DAYS = 366
 MAX_ROWS = 100_000
 CSV = "text/csv"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula to spreadsheets
+# Spreadsheets treat a cell with such a beginning as a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 blueprint = flask.Blueprint("switchyard_usage", __name__, url_prefix="/v1")
 
@@ -94,7 +95,7 @@ def list_usage() -> flask.Response:
         ) from None
     if len(rows) > MAX_ROWS:
         raise BadRequest(
-            f"group_by: more than {MAX_ROWS} rows; ask for fewer days, or group by fewer names",
+            f"group_by: more than {MAX_ROWS} rows; request fewer days, or group by fewer names",
             "group_by",
         )
     if query.format == "csv":

@@ -14,7 +14,7 @@ from switchyard.app.ui.viewers import Viewers
 HERE = pathlib.Path(__file__).parent
 PAGE = "text/html"
 TYPES = {".html": PAGE, ".js": "text/javascript", ".css": "text/css"}
-# The page writes text nodes only. A browser with Trusted Types allows nothing else.
+# The page writes only text nodes. Browsers with Trusted Types allow nothing else.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -29,7 +29,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # a browser keeps the file, and revalidates it by its ETag
+    "Cache-Control": "no-cache",  # browsers keep the file, and revalidate it with its ETag
 }
 
 
@@ -64,7 +64,7 @@ def _read(name: str) -> tuple[bytes, str]:
     data = (HERE / name).read_bytes()
     if name == "index.html":
         data = data.replace(b"<!-- styles -->", _links("stylesheet", ".css"))
-        # All modules at once: a browser would find them one import after the other.
+        # Preloads all modules, because a browser would find them one import after the other.
         data = data.replace(b"<!-- modules -->", _links("modulepreload", ".js"))
     return data, hashlib.sha256(data).hexdigest()[:20]
 

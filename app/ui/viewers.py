@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.config import Settings
 from switchyard.app.delivery.framing import EVENTS, data
@@ -21,9 +21,9 @@ from switchyard.app.operations.account import account_of
 from switchyard.app.routes.status import status_of
 from switchyard.app.services import Services, services
 
-MAX_QUEUE = 20  # waiting requests shown
-ASK = 0.25  # seconds to wait for an engine thread's answer about its queue
-# A line of server-sent events: milliseconds until a viewer of one frame comes again.
+MAX_QUEUE = 20  # maximum number of waiting requests shown
+ASK = 0.25  # seconds to wait for the engine thread to report its queue
+# A line of server-sent events: milliseconds until a viewer that got a single frame reconnects.
 AGAIN_SOON, AGAIN_LATER = b"retry: 1000\n", b"retry: 5000\n"
 
 
@@ -41,9 +41,9 @@ class Board:
     """The frames of the most recent second. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._second = -1
-        # By role and models: the frame, and whether the server goes on.
+        # For each role and set of models: the frame, and whether more frames follow.
         self._frames: dict[tuple[str, tuple[str, ...]], tuple[bytes, bool]] = {}
 
     def frame(self, of: Services, role: str, second: int) -> tuple[bytes, bool]:
@@ -58,7 +58,8 @@ class Board:
                 body: dict[str, Any] = {**status_of(of, role != "user")}
                 if role == "admin":
                     body["queue"] = _queue(of)
-                # The last frame ends the stream: a server that ends would wait for its viewers.
+                # The last frame ends the stream, because a server that is ending would wait for its
+                # viewers.
                 found = self._frames[which] = data(body, ""), not of.models.is_over
             return found
 
@@ -112,7 +113,7 @@ class View:
         if self.is_finished or second <= self._second:
             return None
         self._second = second
-        if not self._is_allowed():  # its API key was revoked meanwhile
+        if not self._is_allowed():  # the viewer's API key was revoked in the meantime
             self.is_finished = True
             return None
         frame, goes_on = self._frame(second)
@@ -131,11 +132,12 @@ class Viewers:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.sender = Sender()  # apart from the sender of text streams, which they must not delay
+        # Separate from the sender of text streams, which viewers must not delay.
+        self.sender = Sender()
         self.send_timeout = settings.send_timeout
         self._board = Board()
         self._max = settings.max_viewers
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._number = 0
 
     def answer(self) -> flask.Response:
@@ -186,12 +188,12 @@ class Watched(Streamed):
                 frame = (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
                 yield frame
                 return
-            server.force_close()  # the head announces that the connection closes at the end
+            server.force_close()  # the head says that the connection closes at the end
             yield frame
             if detach is not None and not output.is_finished:
                 server.chunked = False  # the sender writes the last chunk, not the server
                 outlet = Viewing(output, send_timeout, server.sock, detach(), viewers.leave)
-                has_place = False  # now the outlet's
+                has_place = False  # the outlet has the place now
                 if not sender.start(outlet):
                     outlet.end()
         finally:

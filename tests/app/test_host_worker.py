@@ -80,7 +80,7 @@ def test_what_a_worker_is_not_made_for_is_told_once(
         ({"threads": b"8"}, 1, True, None),
         ({"enable-threads": True}, 1, True, None),
         ({"enable-threads": True}, 4, True, OF_ITSELF),
-        ({}, 1, True, "uWSGI generates nothing between two requests"),
+        ({}, 1, True, "uWSGI generates text only while it handles a request"),
         ({}, 4, False, None),
     ],
 )

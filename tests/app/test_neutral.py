@@ -68,8 +68,8 @@ def test_what_is_in_a_message_and_asks_for_nothing_is_told_by_its_place(client):
 def test_a_value_that_asks_for_something_is_refused_with_what_would_ask_for_nothing(client):
     body = {**PROMPT, "service_tier": "priority"}
     assert error_of(client.post("/v1/completions", json=body))["message"] == (
-        'service_tier is not supported, except for "auto" or "default" or "flex", which ask for'
-        " nothing"
+        'service_tier is not supported, except for "auto" or "default" or "flex", which have no'
+        " effect"
     )
 
 

@@ -106,6 +106,6 @@ def test_a_client_gets_half_of_the_places_and_all_clients_no_more_than_there_are
         assert places.take("a").startswith(f"{most} WebSockets are open from this address")
     assert [places.take(f"b{i}") for i in range(number - most)] == [None] * (number - most)
     assert places.num_taken == number
-    assert places.take("c").startswith(f"{number} WebSockets are open, the maximum that")
+    assert places.take("c").startswith(f"{number} WebSockets are open, which is the maximum")
     places.give_back("a")
     assert places.take("c") is None

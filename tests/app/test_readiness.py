@@ -14,7 +14,7 @@ from switchyard.engine.messages import JobState
 WHY = {
     "loading": "the model is loading",
     "draining": "the server is finishing its requests and accepts no new ones",
-    "recovering": "the generator failed and is recovering; jobs wait",
+    "recovering": "the generator failed and is recovering; jobs are waiting",
     "hanging": "a step of the generator does not return",
     "stopped": "the server has shut down",
     "unloaded": "the model is not loaded",

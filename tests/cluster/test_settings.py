@@ -37,7 +37,7 @@ def read(tmp_path, monkeypatch):
         ("engines = { min = 1, max = 2, jobs = 0 }", "", "engines.jobs in .*than or equal to 1"),
         ("engines = { min = 0, max = 2, jobs = 1 }", "", "engines.min in .*than or equal to 1"),
         ("gpus_each = -1", "", "gpus_each in .*than or equal to 0"),
-        ("gpus = [0]", "", "llama: gpus and engines: Ray chooses the GPUs; gpus_each is"),
+        ("gpus = [0]", "", "llama: gpus can't be set, because Ray chooses the GPUs"),
         ('nodes = ["a b"]', "", "nodes in .*'a b' must be a label"),
         ("", 'ports = "7000-6999"', "ports in .*7000-6999 must be FIRST-LAST"),
         ("", 'ports = "7000"', "ports in .*7000 must be FIRST-LAST"),

@@ -103,7 +103,7 @@ def test_a_system_that_has_no_more_threads_costs_no_stream(start):
     resource.prlimit(worker, resource.RLIMIT_AS, (size + (100 << 20), resource.RLIM_INFINITY))
     for stream in [server.begin(max_tokens=200) for _ in range(24)]:
         assert b"[DONE]" in list(stream)
-    assert "a request thread writes its stream itself" in server.output
+    assert "a request thread writes its own stream" in server.output
     assert worker_of(server) == worker
     assert server.stop() == 0
 

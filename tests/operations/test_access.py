@@ -293,7 +293,7 @@ def test_a_file_that_has_changed_is_read_within_a_second(make_keyed, keys_file, 
     keys_file.write("# of last week\n", entry("ann", rpm=5) + "# the owner\n", entry("new"))
     clock.now += 1
     assert client.get("/v1/models", headers={"x-api-key": "new"}).status_code == 200
-    assert caplog.messages[-1] == "server: keys reloaded: as they were"
+    assert caplog.messages[-1] == "server: keys reloaded: no changes"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_wrong_file_leaves_the_keys_as_they_were_and_says_so_once(
         assert client.get("/v1/models", headers=bearer("bob")).status_code == 200
     errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert "the API keys stay as they were" in errors[0] and says in errors[0]
+    assert "the API keys are unchanged" in errors[0] and says in errors[0]
     keys_file.path.unlink()
     for _ in range(2):
         clock.now += 1

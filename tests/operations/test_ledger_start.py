@@ -89,8 +89,8 @@ def anothers_of_our_version(path):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (not_a_database, "is damaged .*put a backup in its place, or move it away"),
-        (torn, "is damaged .*put a backup in its place, or move it away"),
+        (not_a_database, "is damaged .*put a backup in its place, or move it"),
+        (torn, "is damaged .*put a backup in its place, or move it"),
         (newer, r"was written by a newer version of Switchyard \(2, this one knows 1\): run"),
         (anothers, "is another program's database: name another file"),
         (anothers_of_our_version, "is another program's database: name another file"),

@@ -42,7 +42,7 @@ def with_results_as_text(messages: Sequence[Message], escape: Escape) -> list[Me
     for i, message in enumerate(messages):
         if message["role"] == "tool":
             text = f"<tool_response>\n{escape(message['content'])}\n</tool_response>"
-            if i and messages[i - 1]["role"] == "tool":  # many templates want roles to alternate
+            if i and messages[i - 1]["role"] == "tool":  # many templates require alternating roles
                 text = f"{plain.pop()['content']}\n{text}"
             plain.append({"role": "user", "content": Escaped(text)})
         else:

@@ -42,7 +42,7 @@ def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
             found = [result for result in results if result.get("tool_call_id") == call["id"]]
             yield from found
             results = [result for result in results if result not in found]
-        yield from results  # of no call
+        yield from results  # results that belong to no call
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
@@ -63,9 +63,9 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _alternating(messages: Sequence[Message]) -> list[Message]:
-    """Makes user and assistant alternate, beginning with the user. Messages with calls and messages
-    with results do not count. Consecutive messages of one role are joined; if they can't be joined,
-    an empty message is inserted between them.
+    """Makes user and assistant messages alternate, beginning with the user. Messages with calls and
+    messages with results do not count. Consecutive messages with the same role are joined; if they
+    can't be joined, an empty message is inserted between them.
     """
     found: list[Message] = []
     wanted = "user"

@@ -13,7 +13,7 @@ from switchyard.app.chat.sandbox import TooMuch
 from switchyard.app.parts.call_formats import CallFormat, recognise
 from switchyard.app.parts.shown_format import KnownCall, read_format
 
-Render = Callable[..., str]  # of messages
+Render = Callable[..., str]  # renders messages
 
 _USER = {"role": "user", "content": "Where is it?"}
 _NEXT = {"role": "user", "content": "And now?"}
@@ -33,7 +33,7 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
     the format of calls even if the template renders no calls.
     """
     fault = _fault(render, [_USER])
-    if isinstance(fault, TooMuch):  # further conversations would take as long
+    if isinstance(fault, TooMuch):  # rendering further conversations would take just as long
         return Traits(format=recognise(source)), str(fault)
     traits = _with_calls(render, Traits())
     if fault is not None and (traits.shows_calls or not _fault(render, [_SYSTEM, _USER])):
@@ -58,8 +58,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The traits with the form of calls that the template renders as JSON, or else with any form
-    that it renders.
+    """The traits, with a form of calls that the template renders: JSON if possible, otherwise any
+    form.
     """
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):
@@ -84,7 +84,7 @@ def _with_calls(render: Render, traits: Traits) -> Traits:
 
 
 def _completed(render: Render, traits: Traits) -> Traits:
-    """The complete traits of a template that shows one call in the form that `traits` describe."""
+    """The complete traits of a template that shows one call in the form that `traits` describes."""
     cut_off = _turn(traits, 1)
     cut_off[0]["tool_calls"][0]["function"]["arguments"] = "in a stack"
     two = [str(arguments["needle"]) for arguments in _ARGUMENTS]

@@ -12,16 +12,16 @@ from switchyard.app.parts.call_formats import CallFormat
 class Traits:
     """What a chat template accepts. By default, a template accepts everything."""
 
-    no_content: str | None = None  # the content of a message of calls alone
+    no_content: str | None = None  # the content of a message that has only calls
     arguments_are_text: bool = False
-    takes_text: bool = False  # arguments that are text, for calls that were cut off
-    short_identifiers: bool = False  # of calls: nine letters and digits
+    takes_text: bool = False  # accepts arguments as text, for calls that were cut off
+    short_identifiers: bool = False  # identifiers of calls must be nine letters and digits
     shows_calls: bool = False
     shows_results: bool = False
-    takes_two_calls: bool = True  # in one message
+    takes_two_calls: bool = True  # accepts two calls in one message
     takes_system: bool = True
-    alternates: bool = False  # refuses two messages of the user in a row
-    format: CallFormat | None = None  # of calls; None if it is unknown
+    alternates: bool = False  # refuses two consecutive messages from the user
+    format: CallFormat | None = None  # the format of calls; None if it is unknown
 
     def in_form(self, message: Message) -> Message:
         """The message, with its calls or the identifier of its call in the form that the template
@@ -51,8 +51,8 @@ class Traits:
         return {"arguments": arguments} if is_text and not self.takes_text else arguments
 
     def _identifier(self, identifier: str) -> str:
-        """Shortens an identifier to nine letters and digits if the template requires this. Other
-        models' identifiers are longer.
+        """Shortens an identifier to nine letters and digits if the template requires this.
+        Identifiers from other models are longer.
         """
         is_short = len(identifier) == 9 and identifier.isascii() and identifier.isalnum()
         if is_short or not self.short_identifiers:

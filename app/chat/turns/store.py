@@ -24,10 +24,11 @@ class StoredTurns:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
-        self._turns: dict[str, Turn] = {}  # the oldest first
-        self._by_client: dict[str, dict[str, Turn]] = {}  # likewise
-        self._bytes: dict[str, int] = {}  # by client, of turns that are held
+        self._lock = threading.Lock()  # guards the fields below
+        self._turns: dict[str, Turn] = {}  # by identifier, oldest first
+        # By client, then by identifier, oldest first.
+        self._by_client: dict[str, dict[str, Turn]] = {}
+        self._bytes: dict[str, int] = {}  # by client: the bytes of its stored turns
         self._num_bytes = 0
 
     def __len__(self) -> int:
@@ -79,7 +80,7 @@ class StoredTurns:
             with self._lock:
                 self._forget_old()
 
-    # With the lock
+    # Called with the lock held
 
     def _forget_old(self) -> None:
         due = self._clock() - self._seconds
@@ -98,7 +99,7 @@ class StoredTurns:
         held: Turn | None = turn
         while held is not None:
             held.num_holders += 1
-            if held.num_holders > 1:  # so are those before it
+            if held.num_holders > 1:  # a turn that was already held holds the turns before it
                 return
             self._count(held, held.num_bytes)
             held = held.previous

@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic_core
 
-OVERHEAD = 1024  # bytes of a turn beside its texts
+OVERHEAD = 1024  # bytes of a turn in addition to its texts
 
 
 @dataclass(slots=True, eq=False)
@@ -17,21 +17,22 @@ class Turn:
     stored only once.
     """
 
-    identifier: str  # of the response
-    owner: str  # who may read it
-    client: str  # for whose share of the memory it counts
-    messages: tuple[bytes, ...]  # JSON lists of messages: of the request, of the answer
+    identifier: str  # the response's identifier
+    owner: str  # the owner, who may read the turn
+    client: str  # the client whose share of memory the turn uses
+    messages: tuple[bytes, ...]  # JSON lists of messages: the request's, then the answer's
     body: bytes  # the response as JSON
     previous: "Turn | None"
-    length: int = field(init=False)  # bytes of all messages of the conversation
-    stored: float = field(init=False, default=0.0)  # by the store's clock
-    num_holders: int = field(init=False, default=0)  # its identifier, and turns that continue it
+    length: int = field(init=False)  # bytes of all messages in the conversation
+    stored: float = field(init=False, default=0.0)  # when it was stored, by the store's clock
+    # Its entry in the store, and the turns that continue it.
+    num_holders: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.length = sum(map(len, self.messages))
         if self.previous is not None:
             self.length += self.previous.length
-            self.client = self.previous.client  # a conversation is in one share
+            self.client = self.previous.client  # a conversation counts toward one client's share
 
     @property
     def num_bytes(self) -> int:

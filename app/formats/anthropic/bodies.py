@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from pydantic import ConfigDict, with_config
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 
 class TextContent(TypedDict):
@@ -29,7 +29,7 @@ class MessageOutputDetails(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    input_tokens: int  # without tokens from the cache
+    input_tokens: int  # tokens that were not in the cache
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int

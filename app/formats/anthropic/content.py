@@ -39,7 +39,7 @@ class ThinkingBlock(BaseModel):
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""  # not checked: nothing depends on the author of the thoughts
+    signature: str = ""  # not checked, because nothing depends on who wrote the thoughts
 
 
 class ToolCaller(Object):
@@ -176,7 +176,7 @@ def clean(messages: Any) -> Any:
 
 def _clean(value: Any, name: str) -> Any:
     """The value without nulls, including those inside its list `name`. The input of a call is
-    unchanged, since null is a value there.
+    unchanged, because null is a value there.
     """
     if not isinstance(value, dict):
         return value
@@ -206,7 +206,9 @@ def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) ->
 
 
 def to_chat(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """The conversation as OpenAI's messages. Consecutive messages of one role become one."""
+    """The conversation in the form of OpenAI's messages. Consecutive messages with the same role
+    become one message.
+    """
     for role, turn in itertools.groupby(messages, key=lambda message: message.role):
         blocks = [block for message in turn for block in _blocks(message)]
         match role:

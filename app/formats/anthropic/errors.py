@@ -3,7 +3,7 @@
 from typing import Any, Literal, NotRequired
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app import errors
@@ -11,7 +11,7 @@ from switchyard.app.errors import Described
 from switchyard.app.exceptions import BadRequest
 from switchyard.app.http import request_id
 
-BLUEPRINT = "switchyard_anthropic"  # of the format's views
+BLUEPRINT = "switchyard_anthropic"  # the blueprint of the format's views
 
 
 class AnthropicErrorDetail(TypedDict):
@@ -26,7 +26,7 @@ class AnthropicErrorBody(TypedDict):
     request_id: str
 
 
-# Types of errors by status. For others the status class decides.
+# Types of errors by status. For other statuses, the class of the status decides.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -41,7 +41,8 @@ _TYPES = {
 def is_spoken() -> bool:
     """Whether the client of the current request uses Anthropic's API."""
     is_message = "/v1/messages/" in f"{flask.request.path}/"
-    is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")  # at any path
+    # Views of this format, at any path.
+    is_view = BLUEPRINT in (flask.request.blueprint or "").split(".")
     return is_message or is_view or "anthropic-version" in flask.request.headers
 
 
@@ -54,7 +55,7 @@ def describe(error: Exception, request_id: str) -> Described:
     message, param = body["error"]["message"], body["error"]["param"]
     if isinstance(error, engine.PromptTooLong) and error.limit:
         message, param = _too_long(error), None
-    if param is not None and param not in message:  # the body has no other place for it
+    if param is not None and param not in message:  # the body has no other field for it
         message = f"{param}: {message}"
     return kind, {
         "type": "error",

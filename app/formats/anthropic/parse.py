@@ -93,7 +93,7 @@ class MessagesChat(Chat):
 
 
 class MessagesBody(HowToThink):
-    """The parameters that messages and counts of tokens share."""
+    """The parameters that messages and token counts share."""
 
     neutral: ClassVar[Table] = {
         "betas": ANY,
@@ -111,10 +111,10 @@ class MessagesBody(HowToThink):
         min_length=1,
         max_length=MAX_MESSAGES,
         fail_fast=True,
-        description="Messages of the roles `user`, `assistant` and `system`. Each is a string, or"
-        " blocks of type `text`, `thinking`, `tool_use` and `tool_result`; at most 10,000 blocks."
-        " Consecutive messages of one role are one turn. If the last is the assistant's, the answer"
-        " continues it.",
+        description="Messages with the roles `user`, `assistant` and `system`. Each is a string,"
+        " or blocks of type `text`, `thinking`, `tool_use` and `tool_result`; at"
+        " most 10,000 blocks. Consecutive messages with the same role form one turn."
+        " If the last message is the assistant's, the answer continues it.",
     )
     system: Content[TextBlock] | None = Field(
         None, description="The system prompt, before the conversation."
@@ -136,15 +136,17 @@ class MessagesBody(HowToThink):
 
     tool_choice: ToolChoice | None = Field(
         None,
-        description="Whether and which tools to call. Refused without tools, except for `none` and"
-        " `auto`.",
+        description="Whether to call tools, and which ones. Refused without tools, except for"
+        " `none` and `auto`.",
     )
     thinking: Thinking | None = Field(None, description="Whether to think before the answer.")
-    output_config: OutputConfig | None = Field(None, description="Effort and form of the answer.")
+    output_config: OutputConfig | None = Field(
+        None, description="The effort and the form of the answer."
+    )
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if "thread" in given:  # its client leaves out earlier messages, which would be lost
+        if "thread" in given:  # its client leaves out earlier messages, so they would be lost
             raise BadRequest(
                 "thread is not supported: send the whole conversation",
                 "thread",
@@ -216,7 +218,7 @@ class MessagesBody(HowToThink):
             "model": self.model,
             "messages": messages,
             **self.thinking_given,
-            # In this API a last message of the assistant is the beginning of the answer.
+            # In this API, if the assistant's message is last, it is the beginning of the answer.
             "continue_final_message": self.messages[-1].role == "assistant",
             **tools_in_chat(self.tools, self.tool_choice, referenced(self.messages)),
         }
@@ -259,7 +261,7 @@ class MessageRequest(MessagesBody, Generation):
         default=[],
         max_length=16,
         fail_fast=True,
-        description="Strings that end the text: it ends before the first occurrence of any.",
+        description="The text ends before the first occurrence of any of these strings.",
     )
     metadata: Metadata | None = Field(None, description="Identifies the end user.")
 

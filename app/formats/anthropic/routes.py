@@ -18,7 +18,7 @@ from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.services import repeatable, services
 
 blueprint = flask.Blueprint(BLUEPRINT, __name__, url_prefix="/v1/messages")
-ERRORS = (*GENERATION, 529)  # 529 where another try may help, else 503
+ERRORS = (*GENERATION, 529)  # 529 if a retry may help, otherwise 503
 
 
 @blueprint.post("")

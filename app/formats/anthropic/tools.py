@@ -26,14 +26,15 @@ class OwnTool(Object):
     name: Name = Field(description=f"{NAME} Refused if two tools have the same name.")
     description: str | None = Field(None, description="The tool's purpose, for the model.")
     input_schema: ToolSchema = Field(
-        description="The JSON schema of the input object. A `type` that JSON Schema"
-        " doesn't have is refused."
+        description="The JSON schema of the input object. A `type` that JSON Schema doesn't"
+        " define is refused."
     )
     strict: bool | None = Field(
         None, description="True: the tool's input matches the schema, even if no call is required."
     )
     cache_control: CacheControl | None = None
-    eager_input_streaming: bool | None = None  # without effect: input is always streamed at once
+    # No effect, because input is always streamed immediately.
+    eager_input_streaming: bool | None = None
     defer_loading: bool = Field(
         False, description="The model doesn't see the tool until a `tool_reference` names it."
     )

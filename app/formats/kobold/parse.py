@@ -21,7 +21,7 @@ from switchyard.app.request.neutral import OFF, ON, Table
 from switchyard.app.request.sampling import TokenId
 from switchyard.app.request.validation import Parameters, known_by, validate
 
-# KoboldAI's numbers of samplers, in the order of this server, and with `temperature_last`.
+# KoboldAI's numbers of the samplers, in this server's order without and with `temperature_last`.
 _ORDER = (6, 5, 0, 2, 1, 3, 4)
 _HEAT_LAST = (6, 0, 2, 1, 3, 4, 5)
 
@@ -48,8 +48,8 @@ TEXTGEN_SWITCHES = (
     Switch("repetition_penalty", 1, ("repetition_penalty_range",), is_setting=True),
 )
 
-USUAL_MAX_TOKENS = 512  # its clients expect a number
-_SETTLED: Table = {"stream": (True, False)}  # by the route
+USUAL_MAX_TOKENS = 512  # KoboldAI's clients expect a number
+_SETTLED: Table = {"stream": (True, False)}  # settled by the route
 _OF_STREAMS = frozenset({"return_progress", "timings_per_token"})
 
 
@@ -83,7 +83,7 @@ class Kobold(OtherServers, OneText):
     settled: ClassVar[Table] = {
         **_SETTLED,
         "trim_stop": (True, False),  # see `settle`
-        "use_default_badwordsids": (True, False),  # likewise
+        "use_default_badwordsids": (True, False),  # see `settle`
     }
     switches: ClassVar[tuple[Switch, ...]] = KOBOLD_SWITCHES
 
@@ -100,8 +100,8 @@ class Kobold(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens in prompt and completion together. A longer prompt is refused,"
-        " not cut.",
+        description="Maximum number of tokens in prompt and completion together. A longer prompt"
+        " is refused, not cut.",
     )
     dynatemp_range: float = Field(
         0.0,
@@ -121,11 +121,12 @@ class Kobold(OtherServers, OneText):
         given = super().settle(given)
         if given.get("trim_stop") is False:
             given = {**given, "include_stop_str_in_output": True}
-        # The end token is the only one of KoboldAI's bad words here. A grammar needs it.
+        # The end token is the only one of KoboldAI's bad words that has an effect here. A grammar
+        # needs that token.
         if given.get("use_default_badwordsids") is True and "grammar" not in given:
             given = {**given, "bypass_eos": True}
         seed = given.get("sampler_seed")
-        if isinstance(seed, str) and _INTEGER.fullmatch(seed):  # as forms of web pages have it
+        if isinstance(seed, str) and _INTEGER.fullmatch(seed):  # forms on web pages send it as text
             given = {**given, "sampler_seed": None if seed == "-1" else int(seed)}
         if given.get("replace_instruct_placeholders") is True:
             _refuse_placeholders(given.get("prompt"))
@@ -192,7 +193,7 @@ class Textgen(OtherServers, OneText):
     settled: ClassVar[Table] = {
         **_SETTLED,
         "do_sample": (True, False),  # false: greedy, see `settle`
-        "dynamic_temperature": (True, False),  # the bounds decide
+        "dynamic_temperature": (True, False),  # the bounds of the temperature decide
         "n": (1,),
     }
     unset: ClassVar[Table] = {**OtherServers.unset, "preset": ("None",)}
@@ -202,8 +203,8 @@ class Textgen(OtherServers, OneText):
         None,
         ge=1,
         lt=2**31,
-        description="Maximum tokens in prompt and completion together. A longer prompt is refused,"
-        " not cut.",
+        description="Maximum number of tokens in prompt and completion together. A longer prompt"
+        " is refused, not cut.",
     )
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from typing import Any, NotRequired
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.delivery.framing import Framing, named
@@ -53,5 +53,5 @@ class KoboldRender(TextRender):
         return {"token": "", "finish_reason": finished.finish_reason}
 
 
-# No closing frame: the `finish_reason` of the last event marks the end.
+# There is no closing frame, because the `finish_reason` of the last event marks the end.
 EVENTS = Framing(named(lambda body: "error" if "error" in body else "message"))

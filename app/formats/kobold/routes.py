@@ -5,7 +5,7 @@ import uuid
 from typing import Any
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.delivery import submit as generation
@@ -17,8 +17,8 @@ from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import repeatable, services
 
-API_VERSION = "1.2.5"  # of KoboldAI's API
-KOBOLDCPP = "1.48"  # of KoboldCpp: clients use no feature that is newer than this
+API_VERSION = "1.2.5"  # the version of KoboldAI's API
+KOBOLDCPP = "1.48"  # the version of KoboldCpp; clients use no newer feature
 
 blueprint = flask.Blueprint("switchyard_kobold", __name__)
 
@@ -211,7 +211,7 @@ def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
 
 
 def _prefix(key: str) -> str:
-    """The prefix of the identifiers of a client's generations with one `genkey`."""
+    """The prefix of the identifiers that a client's generations with one `genkey` have."""
     whose = f"{owner_of(flask.request)}\0{key}"
     return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
 

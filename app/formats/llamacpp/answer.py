@@ -23,7 +23,7 @@ from switchyard.app.services import services
 def answer_prompts(request: LlamaCpp | Infill) -> flask.Response:
     try:
         services().models.get(request.model)
-    except engine.ModelNotFound:  # llama.cpp's server of one model takes any name
+    except engine.ModelNotFound:  # llama.cpp's server has one model, and accepts any name
         neutral.note("model")
         request = request.model_copy(update={"model": None})
     model = model_of(request.model)

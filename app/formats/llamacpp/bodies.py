@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import __version__, engine
 

@@ -15,7 +15,7 @@ from switchyard.app.request.validation import Object, validate
 
 class File(Object):
     place: ClassVar[str] = "input_extra"
-    neutral: ClassVar[Table] = {"time": ANY}  # when the editor last had the file
+    neutral: ClassVar[Table] = {"time": ANY}  # when the editor last used the file
 
     filename: str = Field("tmp", max_length=1000)
     text: str

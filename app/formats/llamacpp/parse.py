@@ -31,8 +31,8 @@ SWITCHES = (
     Switch("repeat_penalty", 1, ("repeat_last_n",), is_setting=True),
     Switch("repeat_penalty", 1, ("penalize_nl",)),
 )
-TEXT = "prompt_string"  # the text in a prompt that is an object
-MAX_BIASED = 200  # characters of a text with a bias; a character has at most four tokens
+TEXT = "prompt_string"  # the member that holds the text of a prompt that is an object
+MAX_BIASED = 200  # characters of a biased text; a character has at most four tokens
 
 Piece = TokenId | Annotated[str, Field(min_length=1)]
 Pieces = Annotated[list[Piece], Field(min_length=1, fail_fast=True)]
@@ -61,7 +61,7 @@ class LlamaCppOptions(OtherServers):
         "n_indent": ANY,
         "n_keep": (0,),
         "post_sampling_probs": OFF,
-        "t_max_predict_ms": ANY,  # editors as llama.vim limit the time of an infill by it
+        "t_max_predict_ms": ANY,  # editors such as llama.vim limit the time of an infill with this
         "t_max_prompt_ms": ANY,
     }
     settled: ClassVar[Table] = {"n": (1,)}
@@ -88,8 +88,9 @@ class LlamaCppOptions(OtherServers):
         0,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return in `completion_probabilities` the log-probability of each token, and"
-        " those of this many of the most probable tokens at its position.",
+        description="Number of most probable tokens whose log-probabilities"
+        " `completion_probabilities` contains at each position, in addition to the"
+        " token's own.",
     )
     return_tokens: bool = Field(
         False, description="Also return the tokens of the text. A stream always returns them."

@@ -20,14 +20,14 @@ class Told:
 
     model: str
     settings: Mapping[str, Any]
-    prompts: Sequence[str]  # of each choice
-    piece: Callable[[int], bytes]  # the bytes that a token adds to the text
-    max_tokens: int  # of a prompt and its completion together
+    prompts: Sequence[str]  # the prompt of each choice
+    piece: Callable[[int], bytes]  # returns the bytes that a token adds to the text
+    max_tokens: int  # maximum number of tokens in a prompt and its completion together
     stop_strings: Sequence[str] = ()
     returns_tokens: bool = False
     has_probabilities: bool = False
     has_timings: bool = True
-    fields: Sequence[str] = ()  # the fields to answer with; empty: all
+    fields: Sequence[str] = ()  # the fields that the answer contains; empty: all
 
 
 class LlamaCppRender(ChoicesRender):
@@ -52,7 +52,7 @@ class LlamaCppRender(ChoicesRender):
                     yield self._end(index, event), ""
 
     def text_body(self, identifier: str) -> TextBody | None:
-        return None  # each body also has the chunk's tokens
+        return None  # each body also contains the chunk's tokens
 
     def empty(self, index: int) -> dict[str, Any]:
         return self._delta(index, "", ())
@@ -162,4 +162,4 @@ def _picked(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-EVENTS = Framing(data)  # no closing frame: `stop` of the last event marks the end
+EVENTS = Framing(data)  # no closing frame: `stop` in the last event marks the end

@@ -16,7 +16,7 @@ def generation_settings(request: LlamaCppOptions, model: engine.Engine) -> dict[
     sampling = request.sampling(model.config)
     names = request.names_of_fields()
     biased: dict[int, float | None] = {**request.biased(sampling, model.tokenizer)}
-    if request.ignore_eos:  # null: minus infinity
+    if request.ignore_eos:  # null means minus infinity
         biased |= dict.fromkeys(model.tokenizer.eos_token_ids)
     asked = {names[f.name]: getattr(sampling, f.name) for f in fields(sampling) if f.name in names}
     return {

@@ -3,7 +3,7 @@
 from typing import Any, Literal, NotRequired
 
 from pydantic import ConfigDict, with_config
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.delivery.progress import PromptProgress
 from switchyard.app.delivery.timings import TimingsBody

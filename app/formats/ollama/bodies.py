@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, NotRequired
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.delivery.timings import TimingsBody
 from switchyard.app.formats.shapes import FinishReason

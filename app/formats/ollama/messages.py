@@ -25,7 +25,7 @@ class OllamaFunction(CalledFunction):
     neutral: ClassVar[Table] = {"index": ANY, "description": ANY}
 
     arguments: Annotated[str, BeforeValidator(_text_of, json_schema_input_type=dict[str, Any])] = (
-        Field(description="The arguments, an object.")
+        Field(description="The arguments, as an object.")
     )
 
 
@@ -45,7 +45,7 @@ class OllamaMessage(Message):
     tool_calls: list[OllamaCall] = Field(  # type: ignore[assignment]
         default=[],
         fail_fast=True,
-        description="Calls that the assistant has made. Refused in messages of other roles.",
+        description="Calls that the assistant has made. Refused in messages with other roles.",
     )
     tool_call_id: str | None = Field(
         None,

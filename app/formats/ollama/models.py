@@ -7,7 +7,7 @@ from switchyard import engine
 from switchyard.app.formats.ollama.times import NEVER, written
 from switchyard.app.request.infill_forms import FORMS
 
-LATEST = ":latest"  # what clients append to a name without a tag
+LATEST = ":latest"  # the tag that clients append to a name without one
 
 _STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
@@ -82,7 +82,7 @@ def _family(model: engine.Engine) -> str:
 
 
 def _short(number: int) -> str:
-    """A number of parameters, as `7.2B`."""
+    """Formats a number of parameters, for example as `7.2B`."""
     for size, letter in _STEPS:
         if number >= size:
             return f"{number / size:.1f}{letter}"

@@ -57,7 +57,7 @@ class Options(OllamaDefaults):
     neutral: ClassVar[Table] = {**FRONT_ENDS, **LOADING}
     withheld: ClassVar[frozenset[str]] = frozenset(Generation.model_fields.keys() - _ASKED)
 
-    # Open WebUI sends both as options.
+    # Open WebUI sends both parameters as options.
     reasoning_effort: Effort | None = None
 
     @classmethod

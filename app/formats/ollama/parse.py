@@ -22,7 +22,7 @@ from switchyard.app.request.validation import Parameters, validate
 Think = bool | Literal["low", "medium", "high"]
 Form = Literal["", "json"] | dict[str, Any]
 
-# Parameters of chats that have no place in a text without a template.
+# Parameters of chats that have no meaning for a text without a template.
 _OF_CHATS = (
     *("think", "thinking", "enable_thinking", "reasoning_effort", "reasoning_budget"),
     *("separate_reasoning", "include_reasoning", "chat_template_kwargs"),
@@ -37,7 +37,7 @@ class OllamaBody(OllamaDefaults, Chat):
     }
     reasons: ClassVar[dict[str, str]] = {
         **Chat.reasons,
-        "images": "this server's models see no images",
+        "images": "this server's models can't see images",
         "template": "the model's own is used",
     }
     unset: ClassVar[Table] = {
@@ -51,7 +51,7 @@ class OllamaBody(OllamaDefaults, Chat):
     )
 
     messages: list[Message] = Field(default=[])
-    stream: bool = Field(True, description="Send the text as it is generated, in lines of JSON.")
+    stream: bool = Field(True, description="Send the text as it is generated, as lines of JSON.")
     response_format: ResponseFormat | None = Field(
         None,
         alias="format",
@@ -79,7 +79,7 @@ class OllamaBody(OllamaDefaults, Chat):
     def _form(cls, value: Any) -> Any:
         if value == "json":
             return {"type": "json_object"}
-        if isinstance(value, dict) and value.get("type") in FORMS:  # as OpenAI has it
+        if isinstance(value, dict) and value.get("type") in FORMS:  # a format in OpenAI's form
             return value
         if not isinstance(value, dict):
             raise ValueError('must be "json" or a JSON schema')
@@ -218,7 +218,7 @@ class ModelRequest(Parameters):
     neutral: ClassVar[Table] = {"verbose": (False, True), "insecure": (False, True)}
 
     model: ModelName = None
-    stream: bool = Field(True, description="Whether the answer is lines of JSON.")
+    stream: bool = Field(True, description="Whether the answer consists of lines of JSON.")
 
     @classmethod
     def other_names(cls) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from switchyard.app.parts.blocks import Block, BlockClosed, BlockGrown, Blocks, 
 
 LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have
 
-# Its clients parse each line, so the heartbeat is a space before the next one.
+# Ollama's clients parse each line, so the heartbeat is a space before the next line.
 LINES = Framing(JSON_LINES.frame, JSON_LINES.mimetype, heartbeat=b" ")
 
 
@@ -24,13 +24,13 @@ class OllamaHead:
     """The members of an answer that are known before it begins."""
 
     model: str
-    created_at: str  # of all bodies: a frame differs from the one before in its text alone
+    created_at: str  # the same for all bodies, so that consecutive frames differ only in their text
     load_seconds: float
     is_chat: bool
-    piece: Callable[[int], bytes]  # the bytes that a token adds to the text
+    piece: Callable[[int], bytes]  # returns the bytes that a token adds to the text
     has_logprobs: bool = False
-    context: tuple[int, ...] | None = None  # the prompt, if the answer has its tokens
-    end_token_ids: tuple[int, ...] = ()  # ends a turn in `context`
+    context: tuple[int, ...] | None = None  # the prompt, if the answer contains its tokens
+    end_token_ids: tuple[int, ...] = ()  # the tokens that end a turn in `context`
 
 
 class OllamaRender:
@@ -41,8 +41,8 @@ class OllamaRender:
         self._answer = answer
         self._blocks = Blocks()
         self._token_ids: list[int] = []
-        self._num_calls = 0  # sent
-        self._logprobs: list[engine.TokenLogprob] = []  # not sent yet
+        self._num_calls = 0  # number of calls sent so far
+        self._logprobs: list[engine.TokenLogprob] = []  # logprobs that have not been sent yet
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for event in events:
@@ -83,7 +83,7 @@ class OllamaRender:
         return [*steps, *self._blocks.close()] if isinstance(event, engine.Finished) else steps
 
     def _body_of(self, step: Step) -> tuple[dict[str, Any], str]:
-        """The arguments of `_message` for a step, and its text. A call is sent whole."""
+        """The arguments of `_message` for a step, and the step's text. A call is sent whole."""
         match step:
             case BlockGrown(Block(kind="text"), text):
                 return {"text": text}, text

@@ -17,7 +17,7 @@ from switchyard.app.openapi.contract import GENERATION, declares
 from switchyard.app.request.validation import Request, validate
 from switchyard.app.services import repeatable, services
 
-VERSION = "0.12.11"  # of Ollama: clients use no part of its API that is newer than this
+VERSION = "0.12.11"  # the version of Ollama; clients use no newer part of its API
 DEFAULTS = ("temperature", "top_k", "top_p", "repetition_penalty", "repetition_penalty_range")
 
 blueprint = flask.Blueprint(BLUEPRINT, __name__, url_prefix="/api")
@@ -88,7 +88,7 @@ def ollama_ps() -> flask.Response:
     for model in loaded:
         try:
             told.append(models.running(model, here.status(model.config.name)))
-        except engine.Refused:  # unloaded meanwhile
+        except engine.Refused:  # unloaded in the meantime
             continue
     return json_response({"models": told})
 

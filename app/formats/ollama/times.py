@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-NEVER = "2200-01-01T00:00:00.000000000Z"  # of what doesn't expire
+NEVER = "2200-01-01T00:00:00.000000000Z"  # the expiry time of models that don't expire
 
 
 def written(nanoseconds: int) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Literal, NotRequired
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard.app.delivery.progress import PromptProgress
 from switchyard.app.delivery.timings import TimingsBody
@@ -35,13 +35,14 @@ class PromptLogprob(TypedDict):
     decoded_token: str
 
 
-PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id
+# The logprobs of each token of the prompt, by token id.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class CompletionChoice(TypedDict):
     prompt_logprobs: NotRequired[PromptLogprobs]
     token_ids: NotRequired[list[int]]
-    prompt_token_ids: NotRequired[list[int]]  # in a stream, of the choice's first frame
+    prompt_token_ids: NotRequired[list[int]]  # in a stream, only in the choice's first frame
     index: int
     text: str
     logprobs: CompletionLogprobsBody | None

@@ -55,7 +55,7 @@ class ChatRender(OpenAIRender):
         body["prompt_token_ids"] = self._prompt_of(index)
 
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        # None as in OpenAI's API: some clients show an empty text as another part.
+        # None, as in OpenAI's API, because some clients show an empty text as a separate part.
         content = None if self._has_tools else ""
         yield self._chunk(index, {"role": "assistant", "content": content}), ""
 
@@ -67,7 +67,7 @@ class ChatRender(OpenAIRender):
             text = part.text if isinstance(part, Text) else ""
             yield self._chunk(index, delta(part), logprobs=logprobs), text
             logprobs = None
-        if logprobs is not None:  # tokens whose text is held back, or not part of the answer
+        if logprobs is not None:  # tokens whose text is held back or is not part of the answer
             yield self._chunk(index, {}, logprobs=logprobs), ""
         if answer.finished is not None:
             yield self._chunk(index, {}, _ending(answer)), ""
@@ -101,7 +101,7 @@ def _message(parts: Sequence[Part]) -> dict[str, Any]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
-    arguments: list[list[str]] = []  # of each call
+    arguments: list[list[str]] = []  # the pieces of each call's arguments
     for part in parts:
         match part:
             case Text(text):

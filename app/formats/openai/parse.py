@@ -20,16 +20,16 @@ Prompts = Annotated[list[Prompt], Field(min_length=1, fail_fast=True)]
 
 
 class Completion(Scored):
-    default_max_tokens = 16  # OpenAI's
+    default_max_tokens = 16  # OpenAI's default
     unset: ClassVar[Table] = {**Scored.unset, "json_schema": ({},), "suffix": ("",)}
     settled: ClassVar[Table] = {
-        "dynamic_temperature": (True, False),  # the bounds decide
-        "trim_stop": (True,),  # KoboldCpp's name for the only way of this server
+        "dynamic_temperature": (True, False),  # the bounds of the temperature decide
+        "trim_stop": (True,),  # KoboldCpp's name for what this server always does
     }
     kinds: ClassVar[dict[str, str]] = {
         **Scored.kinds,
-        "prompt": "must be a string, a list of strings, token ids, or a list of lists of them,"
-        " and none empty",
+        "prompt": "must be a string, a list of strings, token ids, or a list of lists of token"
+        " ids; none may be empty",
     }
 
     prompt: Prompts = Field(
@@ -57,8 +57,8 @@ class Completion(Scored):
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return the log-probability of each token, and those of this many of the most"
-        " probable tokens at its position; see Logprobs.",
+        description="Number of most probable tokens whose log-probabilities are returned at each"
+        " position, in addition to the token's own; see Logprobs.",
     )
     best_of: int | None = Field(
         None,
@@ -86,7 +86,7 @@ class Completion(Scored):
         if self.suffix is not None and self.echo:
             raise BadRequest("suffix: can't be given with echo", "suffix")
         if self.suffix is not None and not all(isinstance(p, str) for p in self.prompt):
-            raise BadRequest("suffix: needs prompts that are text, not token ids", "suffix")
+            raise BadRequest("suffix: prompts must be text, not token ids", "suffix")
         if self.best_of is not None and self.best_of < self.n:
             raise BadRequest(f"best_of: must not be less than n ({self.n})", "best_of")
         if self.stream and self.num_jobs > self.n:

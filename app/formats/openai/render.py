@@ -23,7 +23,8 @@ class OpenAIHead:
     created: int  # Unix seconds
     model: str
     prompts: Sequence[tuple[int, ...]]
-    fingerprint: str  # of the model: an equal seed gives an equal text only with an equal one
+    # The model's fingerprint; equal seeds give equal texts only if the fingerprints are equal.
+    fingerprint: str
 
     @property
     def prompt_tokens(self) -> int:
@@ -39,7 +40,8 @@ class Echo:
     token_ids: tuple[int, ...]
 
 
-PromptLogprobs = Sequence[engine.TokenLogprob | None]  # of a prompt's tokens; empty if not wanted
+# The logprobs of a prompt's tokens; empty if not wanted.
+PromptLogprobs = Sequence[engine.TokenLogprob | None]
 
 
 class OpenAIRender(ChoicesRender):
@@ -54,7 +56,7 @@ class OpenAIRender(ChoicesRender):
         choices: Mapping[str, Choice],
         names: TokenNames,
     ) -> None:
-        """`names`: those of tokens in logprobs."""
+        """`names`: the names of tokens in logprobs."""
         super().__init__(choices)
         self._names = names
         self._head = head
@@ -63,8 +65,9 @@ class OpenAIRender(ChoicesRender):
         self._finished: dict[int, engine.Finished] = {}
         self._open: set[int] = set()  # choices that have begun
         self._num_tokens = 0  # new tokens so far
-        self._untold: dict[int, list[int]] = {}  # tokens by choice
-        self._has_prompt: set[int] = set()  # choices that have had their prompt's tokens
+        # For each choice: tokens that are not in a body yet.
+        self._untold: dict[int, list[int]] = {}
+        self._has_prompt: set[int] = set()  # choices that have sent their prompt's tokens
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterator[Body]:
         for body, text in self._bodies(events):
@@ -90,7 +93,7 @@ class OpenAIRender(ChoicesRender):
         told = prompt_logprobs(choice.prompt_logprobs, num_top, self._names)
         return {"prompt_logprobs": told}
 
-    # Implemented by each render. `index`: that of the choice
+    # Implemented by each render. `index`: the index of the choice
 
     @property
     def _reasoning_tokens(self) -> int:
@@ -151,8 +154,8 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies of an event. If the client wants tokens, the last body has those since the
-        previous one.
+        """The bodies of an event. If the client wants tokens, the last body contains the tokens of
+        all events since the previous body.
         """
         if not self._request.return_token_ids:
             yield from bodies

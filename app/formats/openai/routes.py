@@ -52,7 +52,7 @@ def create_completion() -> flask.Response:
 
 
 def _prepare(request: parse.Completion, model: engine.Engine) -> Prepared:
-    # Before the work of tokenizing.
+    # Checked before the work of tokenizing.
     behind, guess = len(request.suffix or ""), model.tokenizer.guess
     lengths = (guess(len(p) + behind) if isinstance(p, str) else len(p) for p in request.prompt)
     model.check_room(len(request.prompt) * request.num_jobs, sum(lengths) * request.num_jobs)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NotRequired
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.delivery.framing import Framing, data

@@ -25,7 +25,7 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 STREAMS = media_types(render.GenerateChunk | render.GenerateEnd)
 
 blueprint = flask.Blueprint("switchyard_plain", __name__)
-# A page of any origin can let a browser send a form or a GET without a CORS preflight.
+# A page of any origin can make a browser send a form or a GET without a CORS preflight.
 
 
 @blueprint.before_request
@@ -58,10 +58,10 @@ def create_text() -> flask.Response:
 )
 def get_text() -> flask.Response:
     """Continue a prompt from the query string. An EventSource needs `stream=true`."""
-    if flask.request.method == "HEAD":  # it must not cost a generation
+    if flask.request.method == "HEAD":  # a HEAD request must not start a generation
         raise werkzeug.exceptions.MethodNotAllowed(["GET", "POST"])
     if "Last-Event-ID" in flask.request.headers and not services().settings.resume_timeout:
-        # An EventSource reconnects after each end; status 204 stops it.
+        # An EventSource reconnects whenever a stream ends; status 204 stops it.
         return flask.Response(status=204)
     response = _answer_query()
     response.headers["Cache-Control"] = "no-store"
@@ -94,7 +94,7 @@ def _answer(request: parse.Generate) -> flask.Response:
     if framing is SERVER_SENT_EVENTS:
         framing = render.EVENTS
         if not services().settings.resume_timeout:
-            # One event id is enough: a reconnecting EventSource then sends Last-Event-ID.
+            # One event id is enough to make a reconnecting EventSource send Last-Event-ID.
             framing = replace(framing, opening=f"id: {identifier}\n".encode())
     make_render = partial(render.GenerateRender, identifier=identifier, model=model.config.name)
     return answer_text(request, identifier, make_render, framing)

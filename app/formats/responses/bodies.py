@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from pydantic import ConfigDict, with_config
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 
 class InputDetails(TypedDict):
@@ -56,7 +56,7 @@ class ResponseBody(Asked):
     error: dict[str, str] | None
     incomplete_details: dict[str, str] | None
     model: str
-    output: list[dict[str, Any]]  # items: message, reasoning, function_call
+    output: list[dict[str, Any]]  # items of type message, reasoning or function_call
     usage: ResponseUsage | None
 
 

@@ -55,8 +55,8 @@ class ReasoningConfig(Object):
 
 
 PLACES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
-LOGPROBS = "message.output_text.logprobs"  # asks for them, in `include`
-MAX_METADATA = 16  # OpenAI's
+LOGPROBS = "message.output_text.logprobs"  # the value of `include` that requests logprobs
+MAX_METADATA = 16  # OpenAI's limit
 
 
 class ResponsesChat(Chat):
@@ -107,8 +107,8 @@ class ResponseRequest(Generation, HowToThink):
     )
     previous_response_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
-        description="The `id` of a stored response, whose conversation `input` continues. Gets a"
-        " 404 if this client has no such stored response.",
+        description="The `id` of a stored response, whose conversation `input` continues. If"
+        " this client has no such response, the request gets a 404.",
     )
     store: bool = Field(
         True,
@@ -138,7 +138,7 @@ class ResponseRequest(Generation, HowToThink):
     parallel_tool_calls: bool = Field(True, description="As in chats.")
     text: TextConfig = Field(TextConfig(), description="The form of the answer.")
     reasoning: ReasoningConfig = Field(
-        ReasoningConfig(), description="The effort of thinking before the answer."
+        ReasoningConfig(), description="The effort to spend on thinking before the answer."
     )
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(
         default=[],
@@ -170,7 +170,8 @@ class ResponseRequest(Generation, HowToThink):
     @field_validator("metadata", mode="before")
     @classmethod
     def _is_small(cls, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > MAX_METADATA:  # before pydantic checks each
+        # Checked before pydantic checks each entry.
+        if isinstance(value, dict) and len(value) > MAX_METADATA:
             raise ValueError(f"must have at most {MAX_METADATA} entries")
         return value
 
@@ -203,7 +204,7 @@ class ResponseRequest(Generation, HowToThink):
 
     @property
     def _effort_and_form(self) -> dict[str, Any]:
-        """The effort of thinking and the form of the answer, as in a chat. Raises BadRequest."""
+        """The thinking effort and the form of the answer, as in a chat. Raises BadRequest."""
         nested = {
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
@@ -280,7 +281,7 @@ def response(body: dict[str, Any]) -> ResponseRequest:
 
 
 def _given(value: BaseModel) -> dict[str, Any]:
-    """The value in the form that the client gave."""
+    """The value in the form in which the client gave it."""
     return value.model_dump(by_alias=True, exclude_none=True)
 
 

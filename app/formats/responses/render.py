@@ -34,14 +34,15 @@ class ResponseRender:
     """The render of one response, streamed or whole."""
 
     def __init__(self, head: ResponseHead, answer: Answer, names: TokenNames | None) -> None:
-        """`names`: those of tokens in logprobs; None without logprobs."""
+        """`names`: the names of tokens in logprobs; None without logprobs."""
         self._head = head
         self._answer = answer
         self._names = names
-        self._pending: list[dict[str, Any]] = []  # logprobs of tokens whose text hasn't come yet
-        self._logprobs: dict[int, list[dict[str, Any]]] = {}  # of blocks of text
+        self._pending: list[dict[str, Any]] = []  # logprobs of tokens whose text hasn't arrived yet
+        # The logprobs of blocks of text, by block.
+        self._logprobs: dict[int, list[dict[str, Any]]] = {}
         self._blocks = Blocks()
-        self._identifiers: list[str] = []  # of the items, one for each block
+        self._identifiers: list[str] = []  # the identifiers of items, one for each block
         self._sequence_number = -1
         self._status = "in_progress"
         self._completed: int | None = None
@@ -65,7 +66,7 @@ class ResponseRender:
         self._end("failed")
         self._blocks.close()
         kind, body = describe(error)
-        # OpenAI has no other code for a request's own fault.
+        # OpenAI has no other code for errors that the request causes.
         code = "invalid_prompt" if kind.status == 400 else "server_error"
         self._error = {"code": code, "message": body["error"]["message"]}
         yield self._event("response.failed", response=self.whole())

@@ -56,7 +56,7 @@ def create_response() -> flask.Response:
 @blueprint.get("/<identifier>")
 @declares({200: bodies.ResponseBody}, errors=(400, 404))
 def get_response(identifier: str) -> flask.Response:
-    """A whole stored response of this client."""
+    """A stored response of this client."""
     if flask.request.args.get("stream", "false") != "false":
         raise BadRequest("stream: a stored response can't be streamed", "stream")
     return flask.Response(stored.find(services().stored, identifier).body, mimetype=JSON)

@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NotRequired
 
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.http.body import dumps
 from switchyard.app.lifecycle.loads import LOOK
 
 TEMPLATE = "from_tokenizer_config"  # TabbyAPI's name for the model's own template
-CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # other modes have the same names
+CACHE_MODES = {"float16": "FP16", "float32": "FP32"}  # other modes have the same names in both APIs
 
 
 class TabbyParameters(TypedDict):

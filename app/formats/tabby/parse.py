@@ -48,15 +48,17 @@ class Draft(Object):
 
 class ModelLoad(Parameters):
     name: str = Field(description="A model that is served, or a directory in `models_dir`.")
-    max_seq_len: int | None = Field(None, description="As the setting.")
-    cache_size: int | None = Field(None, description="As `cache_tokens`.")
-    cache_mode: str | None = Field(None, description="As the setting; `FP16` is `float16`.")
-    gpu_split: list[float] | None = Field(None, description="As the setting.")
-    tensor_parallel: bool | None = Field(None, description="As the setting.")
-    rope_scale: float | None = Field(None, description="As the setting.")
-    rope_alpha: float | None = Field(None, description="As the setting.")
-    chunk_size: int | None = Field(None, description="As `max_chunk_size`.")
-    max_batch_size: int | None = Field(None, description="As the setting.")
+    max_seq_len: int | None = Field(None, description="Like the setting of the same name.")
+    cache_size: int | None = Field(None, description="Like the setting `cache_tokens`.")
+    cache_mode: str | None = Field(
+        None, description="Like the setting of the same name; `FP16` is `float16`."
+    )
+    gpu_split: list[float] | None = Field(None, description="Like the setting of the same name.")
+    tensor_parallel: bool | None = Field(None, description="Like the setting of the same name.")
+    rope_scale: float | None = Field(None, description="Like the setting of the same name.")
+    rope_alpha: float | None = Field(None, description="Like the setting of the same name.")
+    chunk_size: int | None = Field(None, description="Like the setting `max_chunk_size`.")
+    max_batch_size: int | None = Field(None, description="Like the setting of the same name.")
     draft: Draft | None = Field(None, description="A draft model for speculative decoding.")
 
     @classmethod

@@ -72,8 +72,8 @@ def list_templates() -> flask.Response:
 @blueprint.get("/auth/permission")
 @declares({200: bodies.Permission})
 def permission() -> flask.Response:
-    """`admin` for a client with an operator's rights, who may drain the server; `api` for any other
-    client.
+    """`admin` for a client that has an operator's rights and may drain the server; `api` for any
+    other client.
     """
     return json_response({"permission": "admin" if is_operator(flask.request) else "api"})
 
@@ -121,8 +121,8 @@ def decode_token_ids() -> flask.Response:
     counts=False,
 )
 def load_model() -> flask.Response:
-    """Load a model of the configuration or of `models_dir`, beside other models if memory allows,
-    and make it the default model.
+    """Load a model from the configuration or from `models_dir`, alongside other models if memory
+    allows, and make it the default model.
     """
     _check_operator()
     request = _receive(parse.ModelLoad)

@@ -16,7 +16,8 @@ from switchyard.app.request.validation import Finite
 class TextRequest(Generation):
     """A request with text prompts. Without `max_tokens`, the server's default applies."""
 
-    withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # answers always have usage
+    # Answers always contain the usage.
+    withheld: ClassVar[frozenset[str]] = frozenset({"stream_options"})
 
     parse_special: bool = Field(
         False,
@@ -65,8 +66,8 @@ class Switch(NamedTuple):
     name: str
     off: float
     others: tuple[str, ...]
-    window: str | None = None  # one of the others: a window of 0 tokens also turns it off
-    is_setting: bool = False  # whether a setting, and not `off`, holds where it isn't given
+    window: str | None = None  # one of `others`: a window of 0 tokens also turns the sampler off
+    is_setting: bool = False  # whether the default is a setting instead of `off`
 
 
 class OtherServers(TextRequest):

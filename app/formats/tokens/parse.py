@@ -36,7 +36,7 @@ class TokenizeContent(OfModel):
 class TokenizePrompt(OfModel):
     """The body of vLLM's /tokenize with a text."""
 
-    prompt: str = Field(description="The text, as `/v1/completions` reads it.")
+    prompt: str = Field(description="The text, handled as in `/v1/completions`.")
     add_special_tokens: bool = Field(
         True,
         description="Whether the model's BOS token comes first. If false, special tokens that the"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import flask
-from typing_extensions import TypedDict  # which pydantic needs before Python 3.12
+from typing_extensions import TypedDict  # required by pydantic before Python 3.12
 
 from switchyard import engine
 from switchyard.app.chat.request import Chat, chat

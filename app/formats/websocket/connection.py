@@ -18,8 +18,8 @@ import wsproto.utilities
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.http.body import dumps
 
-MAX_UNREAD = 65536  # bytes received and not yet read as messages
-CLOSE_TIMEOUT = 2.0  # seconds for the client to answer the closing handshake
+MAX_UNREAD = 65536  # bytes that were received but not yet read as messages
+CLOSE_TIMEOUT = 2.0  # seconds that the client has to answer the closing handshake
 
 _CLOSED = (OSError, simple_websocket.ConnectionClosed, wsproto.utilities.LocalProtocolError)
 
@@ -48,14 +48,14 @@ class SharedSocket:
         with self._sending:
             try:
                 self._socket.sendall(data)
-            except OSError:  # half a frame may have been sent
+            except OSError:  # a part of the frame may have been sent
                 self.end()
                 raise
         return len(data)
 
     def end(self) -> None:
         """Ends sending and receiving."""
-        with contextlib.suppress(OSError):  # closed already
+        with contextlib.suppress(OSError):  # the socket may be closed already
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._may_receive.set()
 
@@ -90,7 +90,7 @@ class Connection:
     def __init__(
         self, websocket: simple_websocket.Server, max_message_size: int, heartbeat: float
     ) -> None:
-        """`heartbeat`: seconds without a message, after which a ping is sent.
+        """`heartbeat`: seconds without a message after which a ping is sent.
 
         The client need not answer, because a write to a client that has left fails in any case.
         """
@@ -148,7 +148,8 @@ class Connection:
         with contextlib.suppress(*_CLOSED):
             self._websocket.close(code, reason)
         self._socket.resume()
-        # Also if the client closes: the receiving thread wakes this one before it answers.
+        # Needed even if the client closes, because the receiving thread wakes this one before it
+        # answers.
         self._websocket.thread.join(CLOSE_TIMEOUT)
         self._socket.end()
         self._websocket.thread.join()

@@ -63,7 +63,7 @@ def message(data: str | bytes, max_bytes: int) -> dict[str, Any]:
 
 def envelope(value: dict[str, Any]) -> Envelope:
     """The type and id of a message. Raises BadRequest."""
-    if value.get("type") != "cancel":  # other messages also have parameters
+    if value.get("type") != "cancel":  # messages of other types also contain parameters
         value = {name: value[name] for name in ("type", "id") if name in value}
     return validate(Envelope, value)
 

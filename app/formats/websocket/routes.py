@@ -18,14 +18,14 @@ from switchyard.app.openapi.contract import needs
 from switchyard.app.services import services
 
 SUBPROTOCOL = "realtime"
-RETRY = 10.0  # seconds: a guess, since the end of another WebSocket is unknown
+RETRY = 10.0  # seconds; a guess, because the end of another WebSocket is unknown
 
 blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
 
 
 @blueprint.record
 def _offer(state: flask.blueprints.BlueprintSetupState) -> None:
-    """Accepts the subprotocol that browsers offer beside their API key.
+    """Accepts the subprotocol that browsers offer along with their API key.
 
     A browser fails the connection without an accepted subprotocol. The key is never sent back.
     """
@@ -50,7 +50,7 @@ def _admit() -> None:
     flask.g.websocket_of = address
     Client(environ).limit_sends(settings.send_timeout)
     environ[name] = SharedSocket(environ[name])
-    # No compression: for small messages it saves little, and costs more than all other work.
+    # No compression, because for small messages it saves little and costs more than all other work.
     environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)
 
 

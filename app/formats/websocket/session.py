@@ -30,18 +30,18 @@ from switchyard.app.services import services
 
 logger = logging.getLogger(__name__)
 
-MAX_GENERATIONS = 32  # at once on one connection
-TICK = 0.25  # seconds between two checks of deadlines and of a drain
+MAX_GENERATIONS = 32  # concurrent generations on one connection
+TICK = 0.25  # seconds between two checks for deadlines and for a drain
 
 NORMAL, GOING_AWAY, INTERNAL_ERROR = 1000, 1001, 1011  # RFC 6455, section 7.4.1
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    identifier: str  # of the job
+    identifier: str  # the identifier of the job
     reader: Reader
     model: engine.Engine
-    answer: Answer | None  # for a chat
+    answer: Answer | None  # only for a chat
     ignored: str  # names of parameters without effect
     account: Account | None
 
@@ -59,7 +59,8 @@ class Session:
         self._connection = connection
         self._timeout = timeout or math.inf
         self._last_work = time.monotonic()
-        self._running: dict[parse.Identifier, Running] = {}  # by the client's identifier
+        # Running generations, by the client's identifiers.
+        self._running: dict[parse.Identifier, Running] = {}
 
     def run(self) -> None:
         """Serves until the client leaves or is idle for too long, or, during a drain, until all
@@ -120,8 +121,8 @@ class Session:
                     self._cancel(envelope.id)
                     return
                 if envelope.id in self._running:
-                    raise BadRequest(f"id {envelope.id!r} is in use", "id")
-                identifier = envelope.id  # from here on an error ends this generation
+                    raise BadRequest(f"id {envelope.id!r} is already in use", "id")
+                identifier = envelope.id  # from here on, an error ends only this generation
                 request = parse.generate(message)
                 with services().guard.generation(flask.request.environ) as account:
                     self._running[identifier] = self._start(request, account)
@@ -136,8 +137,9 @@ class Session:
         self, request: parse.SpokenText | parse.SpokenChat, account: Account | None
     ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
-            message = f"{MAX_GENERATIONS} generations run on this connection, the maximum"
-            raise engine.Full(message)
+            raise engine.Full(
+                f"{MAX_GENERATIONS} generations, the maximum, are running on this connection"
+            )
         request = request.with_preset(services().settings.presets)
         model = model_of(request.model, self._go_on)
         identifier = f"ws-{uuid.uuid4().hex}-0"

@@ -180,8 +180,8 @@ def test_allowed_tools_are_all_that_the_model_sees(chat):
 
 
 INSTEAD = {
-    "functions": ", except for [], which asks for nothing; use tools",
-    "function_call": ', except for "none" or "auto", which ask for nothing; use tool_choice',
+    "functions": ", except for [], which has no effect; use tools",
+    "function_call": ', except for "none" or "auto", which have no effect; use tool_choice',
     "chat_template": ": the model's own is used",
 }
 
