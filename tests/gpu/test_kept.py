@@ -70,7 +70,7 @@ def test_texts_are_nearly_those_without_copies(serve, quantized, cache_mode):
 def test_logits_are_nearer_to_float32s_than_without_copies(serve, quantized, rows):
     room = {"max_batch_size": 64, "cache_tokens": 64 * 256}
     backend = serve(quantized, products="exllamav2", **room)
-    kept = backend._loaded.passes._kept
+    kept = backend._loaded.passes._unpacked
     token_ids = torch.tensor([prompt(i, 8) for i in range(rows)])
     with torch.inference_mode():
         exact = float32(backend._loaded.model)(token_ids.cuda()).logits[:, -1]

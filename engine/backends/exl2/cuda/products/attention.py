@@ -9,11 +9,18 @@ from exllamav2 import attn
 from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.ext import exllamav2_ext as ext_c
 
+# flash-attn divides a row's context among several blocks until there are two for each
+# multiprocessor, and a second kernel combines their results. With this many blocks for each
+# multiprocessor, decode steps are faster without that, on contexts of up to 512 tokens and others.
+SHORT, BUSY_IF_SHORT, BUSY = 512, 0.4, 0.7
+
 
 class CachedAttention:
     def __init__(self, model: Any, cache: Any) -> None:
         self._cache = cache
-        constants = model.get_device_context(model.modules[1].device_idx, scratch=False)
+        device = model.modules[1].device_idx
+        self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        constants = model.get_device_context(device, scratch=False)
         # exllamav2 holds each angle twice, once for each half of a head.
         half = model.config.head_dim // 2
         self._tables = [
@@ -38,6 +45,8 @@ class CachedAttention:
             part.view(-1, page_size, kv_heads, own.head_dim)
             for part in cache.get_kv_state(own.layer_idx, rows, 0, most, *place)
         )
+        busy = BUSY_IF_SHORT if table.shape[1] * page_size <= SHORT else BUSY
+        is_whole = length == 1 and rows * kv_heads >= busy * self._multiprocessors
         cos, sin = self._tables
         mixed: torch.Tensor = attn.flash_attn_with_kvcache(
             q=q,
@@ -52,6 +61,7 @@ class CachedAttention:
             block_table=table,
             causal=True,
             softmax_scale=own.scaling,
+            num_splits=1 if is_whole else 0,  # 0: flash-attn decides
         )
         cache.store_kv_state(own.layer_idx, rows, 0, length, *place)
         return mixed.reshape(rows * length, -1)
