@@ -47,5 +47,5 @@ def test_each_engine_that_a_source_names_is_asked(switchyard, engine, model_path
     assert f"No such file or directory: '{source}'" in switchyard.told(1, *command)
     source.write_text(f"{engine[0]}\nunix:{tmp_path}/none\n")
     told = switchyard(*command).output
-    assert f"{engine[0]} has one, in process" in told
+    assert f"{engine[0]} is served by process" in told
     assert f"✗ engine: tiny: unix:{tmp_path}/none: " in told
