@@ -86,7 +86,9 @@ def proposed(output):
 
 
 def test_the_conclusion_says_what_to_do(switchyard):
-    assert "what fits on a GPU with 24 GiB, add --gpu 24GB" in switchyard("estimate", DEMO_EXL2).output
+    assert (
+        "what fits on a GPU with 24 GiB, add --gpu 24GB" in switchyard("estimate", DEMO_EXL2).output
+    )
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
     expected = {"max_seq_len": 1024, "cache_tokens": 3072, "cache_mode": ["float16"]}
     assert proposed(fits) == expected

@@ -28,7 +28,7 @@ def engine(model_path, tmp_path):
 
 def test_a_probe_of_one_engine_is_good_once_it_has_loaded(switchyard, engine, tmp_path):
     at, backend, host = engine
-    assert "loads its model" in switchyard.told(1, "check", "--engine", at)
+    assert "is loading its model" in switchyard.told(1, "check", "--engine", at)
     backend.opening.set()
     while not host.is_loaded:
         host.wait(0.01)

@@ -17,10 +17,10 @@ from typing import Generic, TypeVar
 from switchyard import engine
 
 PLACES = 4
-HOLD = 1.0  # seconds; a request that takes longer gives its place up: it probably waits
+HOLD = 1.0  # seconds after which a request gives up its place, because it is probably waiting
 PATIENCE = 10.0  # seconds that a request waits here at most
 
-Guest = TypeVar("Guest")  # a connection whose request is there
+Guest = TypeVar("Guest")  # a connection whose request has arrived
 
 
 class Entrance(Generic[Guest]):
@@ -44,7 +44,7 @@ class Entrance(Generic[Guest]):
         self._lock = threading.Lock()  # guards the attributes below
         self._inside: dict[Guest, float] = {}  # since when, in order
         self._waiting: dict[Guest, float] = {}  # until when, in order
-        self._rests: list[float] = []  # ends of rests of places; a heap
+        self._rests: list[float] = []  # when places that stay empty can be used again; a heap
         self._has_alarm = False  # for the end of the next rest
         self._is_open = False
 
@@ -55,11 +55,11 @@ class Entrance(Generic[Guest]):
     # Main thread
 
     def enter(self, guest: Guest) -> None:
-        """Begin the request now, or when its turn comes."""
+        """Begins the request now, or when its turn comes."""
         now = time.monotonic()
         with self._lock:
             if len(self._waiting) >= self._max_waiting:
-                self._next()  # forgets those who have left
+                self._next()  # forgets those that have left
             is_full = len(self._waiting) >= self._max_waiting
             if not is_full:
                 self._waiting[guest] = now + PATIENCE
@@ -69,7 +69,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def look(self) -> None:
-        """Called at least once a second, to take places back and to end waits."""
+        """Called at least once a second, to take back places and to end waits."""
         now = time.monotonic()
         if not self._waiting:  # nearly always
             return
@@ -85,7 +85,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def open(self) -> None:
-        """From now on, begin each request immediately."""
+        """From now on, each request begins immediately."""
         with self._lock:
             self._is_open = True
             ready = self._admit(time.monotonic())
