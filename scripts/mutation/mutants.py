@@ -21,7 +21,7 @@ class Mutant:
     name: str
     file: str
     scope: str  # qualified name of the function or class; empty in the module
-    lines: tuple[int, int]  # first and last of what it replaces
+    lines: tuple[int, int]  # the first and last line that it replaces
     place: tuple[int, int]  # in bytes
     after: str
 
@@ -45,7 +45,7 @@ def mutants(file: str, source: bytes) -> list[Mutant]:
 
 
 def is_python(mutant: Mutant, source: bytes) -> bool:
-    """Whether it compiles, and to different code."""
+    """Whether the mutant compiles, to different code."""
     try:
         changed = ast.parse(mutant.planted(source))
         compile(changed, mutant.file, "exec")

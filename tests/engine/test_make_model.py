@@ -160,7 +160,7 @@ def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
     (tmp_path / "mine").write_text("here")
     with pytest.raises(SystemExit):
         main(tmp_path, *SMALL)
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert files(tmp_path) == {"mine": b"here"}
 
 
