@@ -295,7 +295,9 @@ def parse_args() -> argparse.Namespace:
     if args.vocab_size < smallest:
         parser.error(f"--vocab-size must be at least {smallest}: special tokens and all bytes")
     if args.hidden_size % args.num_heads or args.num_heads % args.num_kv_heads:
-        parser.error("--hidden-size must be a multiple of --num-heads, and that of --num-kv-heads")
+        parser.error(
+            "--hidden-size must be a multiple of --num-heads, and --num-heads of --num-kv-heads"
+        )
     if args.exl2 and (args.hidden_size % GROUP_SIZE or args.intermediate_size % GROUP_SIZE):
         parser.error(f"--exl2: sizes must be multiples of {GROUP_SIZE}")
     if args.dir.exists() and (not args.dir.is_dir() or any(args.dir.iterdir())):

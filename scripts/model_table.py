@@ -94,9 +94,9 @@ def text() -> str:
 def of_exl3() -> str:
     rows = {
         "served on one GPU": exl3.PLAIN,
-        "refused for now: they keep a state for each text": exl3.STATEFUL,
+        "refused for now, because they keep state for each text": exl3.STATEFUL,
         "refused: other caches, images, draft models, other tensor names": exl3.OTHERS,
-        "settings that are refused": exl3.REFUSED,
+        "refused settings": exl3.REFUSED,
     }
     lines = ["| | `architectures` of `config.json` |", "|---|---|"]
     for label, names in rows.items():

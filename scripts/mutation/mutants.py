@@ -96,11 +96,11 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The children without annotations, decorators, code that only types or logs, and code that
+    """The children, except annotations, decorators, code only for types or logs, and code that
     can't run.
     """
     match node:
-        case ast.Assert() | ast.JoinedStr():  # parts of the latter have no places before 3.12
+        case ast.Assert() | ast.JoinedStr():  # before 3.12, parts of the latter have no places
             return
         case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
             yield from orelse

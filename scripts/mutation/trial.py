@@ -15,7 +15,8 @@ from scripts.mutation.covering import file_of
 from scripts.mutation.mutants import Mutant
 from scripts.mutation.plugin import RUN, Chosen
 
-START, LEAST, SLOWER = 300, 60, 10  # seconds to collect tests; a test may take 60 s + 10 x before
+# Seconds to collect tests. A test may take LEAST seconds plus SLOWER times what it took before.
+START, LEAST, SLOWER = 300, 60, 10
 NO_TESTS = 5  # pytest's exit status
 TYPES, TEST, TIMEOUT, SURVIVED, ERROR = "by types", "by a test", "by timeout", "survived", "error"
 

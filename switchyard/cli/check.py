@@ -63,7 +63,7 @@ def check(as_json: bool, at: str | None, **given: Any) -> None:
 def _find(**given: Any) -> Iterator[Finding]:
     try:
         settings = read(**given)
-        # Models loaded at startup come first: they stay loaded, and leave the others the rest.
+        # Models loaded at startup come first: they stay loaded, and the others get what they leave.
         models = sorted(settings.served(), key=lambda one: one.load != "start")
     except (SettingsError, engine.ModelError) as error:
         yield Finding("settings", False, str(error))

@@ -24,11 +24,11 @@ PREFIX = "sk-sy-"
 NUM_BYTES = 32
 MIN_GIVEN = 20  # characters of a key that the operator supplies
 
-HEAD = "# API keys of Switchyard: docs/operations.md. Never the keys themselves, only hashes.\n"
+HEAD = "# Switchyard's API keys, only as hashes: see docs/operations.md.\n"
 
 
 @click.group()
-@click.option("--file", help="File of the keys. Default: the setting keys_file.")
+@click.option("--file", help="The key file. Default: the setting keys_file.")
 @click.pass_context
 def keys(context: click.Context, file: str | None) -> None:
     """Create, list and revoke API keys."""

@@ -81,7 +81,7 @@ def load(
         sys.exit(1)
     how = {"beside": ", beside the old one", "drain": ", after the old one ended"}
     told = how.get(events[-1]["way"], "")
-    click.echo(f"{name} is loaded, in {events[-1]['seconds']:.1f} s{told}")
+    click.echo(f"{name} was loaded in {events[-1]['seconds']:.1f} s{told}")
 
 
 def _show_progress(line: bytes) -> None:

@@ -24,7 +24,7 @@ TEXTS = ("day", "key", "model")  # columns of text; the others are numbers
 )
 @click.option("--to", "last", metavar="DAY", help="Last day. Default: today.")
 @click.option(
-    "--group-by", metavar="NAMES", help="Columns to group by, of day,key,model. Default: all."
+    "--group-by", metavar="NAMES", help="Columns to group by: any of day,key,model. Default: all."
 )
 @click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
 @click.option("--json", "form", flag_value="json", help="Print the server's JSON.")
@@ -52,7 +52,7 @@ def usage(
 
 
 @click.group()
-@click.option("--file", help="File of the ledger. Default: the setting ledger.")
+@click.option("--file", help="The ledger's file. Default: the setting ledger.")
 @click.pass_context
 def ledger(context: click.Context, file: str | None) -> None:
     """Back up the ledger, or delete a key's rows, even while its server runs."""

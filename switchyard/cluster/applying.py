@@ -60,9 +60,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
 
 
 def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[str], None]) -> int:
-    """Returns the exit status, which is 3 if engines remain after the time allowed for their
-    end.
-    """
+    """Returns the exit status, which is 3 if engines still run after the time allowed."""
     cluster.delete(names)
     deadline = time.monotonic() + grace + RELEASE + 2 * STOP
     while left := sorted(set(names) & set(cluster.states())):

@@ -74,7 +74,7 @@ def _needs(wanted: Wanted) -> dict[str, Any]:
 
 
 class ByJobs:
-    """An autoscaler for Serve, which aims at `jobs` jobs for each engine."""
+    """An autoscaler for Serve, which aims at `jobs` jobs per engine."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs

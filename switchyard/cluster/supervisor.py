@@ -51,7 +51,7 @@ class Supervisor:
         self._grace = settings.grace + RELEASE
         self._version = version
         self._since = time.time()
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # the token
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # no token
         command = [sys.executable, "-m", "switchyard", "engine", "--name", name, "--at"]
         ports = settings.cluster.engine_ports
         self._engine = EngineProcess(command, address, ports, variables)

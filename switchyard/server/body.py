@@ -152,7 +152,7 @@ class Body(io.RawIOBase):
                 self._connection.threads.wait(self._connection)
             data = sock.recv(size)
         if not data:
-            self._refuse(f"it ends after {self._num_read} bytes, incomplete")
+            self._refuse(f"it is incomplete: it ends after {self._num_read} bytes")
         self._connection.buffer += data
 
     def _comes_soon(self) -> bool:

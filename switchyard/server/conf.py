@@ -91,7 +91,7 @@ preload_app = False  # the model is loaded in the worker, on its engine thread
 # The drain must end before gunicorn kills the worker.
 graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
 # Seconds for which the worker's main thread may be silent. It never waits for the model, whose
-# hangs the watchdog must detect first. The only other cause is a GIL that is held forever.
+# hangs the watchdog must detect first. The only other cause of silence is a GIL held forever.
 timeout = math.ceil(settings.hang_exit) + 60
 keepalive = 5
 forwarder_headers = ""  # clients must not set the application's path

@@ -72,7 +72,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.sock.setblocking(False)
 
     def receive(self) -> bool:
-        """Read what has arrived of a request. Returns False at the end of the stream. Raises
+        """Reads what has arrived of a request. Returns False at the end of the stream. Raises
         OSError.
         """
         data = self.sock.recv(RECEIVE)
@@ -81,7 +81,7 @@ class Connection(TConn):  # type: ignore[misc]
         return bool(data)
 
     def receive_first(self) -> bool:
-        """Read what a new connection has sent so far. This is often the whole request, so the
+        """Reads what a new connection has sent so far. This is often the whole request, so the
         connection need not wait on the poller. Returns False at the end of the stream and after a
         reset. Raises OSError.
         """
@@ -122,7 +122,7 @@ class Connection(TConn):  # type: ignore[misc]
             self._request_deadline = self.deadline = time.monotonic() + self.body_within
 
     def wait_for_end(self, within: float, now: float) -> None:
-        """Stop sending, and wait `within` seconds for the client to close the connection. Raises
+        """Stops sending, and waits `within` seconds for the client to close the connection. Raises
         OSError.
         """
         self.deadline = now + within
@@ -130,7 +130,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.sock.setblocking(False)
 
     def discard(self, waste: bytearray) -> bool:
-        """Discard the bytes that have arrived. Returns False at the end of the stream. Raises
+        """Discards the bytes that have arrived. Returns False at the end of the stream. Raises
         OSError.
         """
         count = self.sock.recv_into(waste)
@@ -155,7 +155,7 @@ class Connection(TConn):  # type: ignore[misc]
     # A request thread
 
     def init(self) -> None:
-        """Give the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or
+        """Gives the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or
         431.
         """
         self.initialized = True

@@ -100,7 +100,7 @@ class Worker(ThreadWorker):
             sys.exit(BOOT_ERROR)
         super().load_wsgi()
         self._settings = self.wsgi.extensions[KEY].settings
-        # The other half of the reserve is for further readers of answers.
+        # The other half of the reserve is for clients that are still reading their answers.
         threads = self._threads = RequestThreads(
             num_threads, self._settings.reserve_threads // 2, self._entrance.leave
         )
@@ -109,7 +109,7 @@ class Worker(ThreadWorker):
         told.on_prepared = self._leave_entrance
         if self._is_plain:
             told.detach = self._detach
-            # Requests keep as many connections as threads, and half of the rest.
+            # As many connections as threads, and half of the others, are kept for requests.
             told.max_detached = (self.worker_connections - num_threads) // 2
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:

@@ -72,7 +72,7 @@ def test_settings_are_sent_as_the_file_would_have_them(models, server):
     settings = ["cache_tokens=4096", 'cache_mode=["Q8"]', "tool_format=hermes", "rope_alpha=2.5"]
     given = [part for setting in settings for part in ("--set", setting)]
     done = models("load", "a", *given, "--model", "dir", "--way", "drain")
-    assert done.output.endswith("a is loaded, in 1.2 s\n")
+    assert done.output.endswith("a was loaded in 1.2 s\n")
     assert [body for _, _, body in server.asked] == [
         {
             **{"cache_tokens": 4096, "cache_mode": ["Q8"], "tool_format": "hermes"},

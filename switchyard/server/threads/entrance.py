@@ -1,11 +1,11 @@
 """The entrance: admission of POSTs to request threads. POSTs that are not admitted yet wait in
 order, without a thread.
 
-A request has a place from its dispatch until its jobs are submitted, it waits for something, or it
-has ended. Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be
-ready sooner, and the threads that answer would get the GIL less often. After a request was refused,
-its place stays empty for as long as the request took, so clients that retry immediately take at
-most half of the places' time.
+A request holds a place from its dispatch until its jobs are submitted, it has to wait, or it ends.
+Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be ready sooner,
+and the threads that answer would get the GIL less often. After a request has been refused, its
+place stays empty for as long as the request took, so clients that retry immediately take at most
+half of the places' time.
 """
 
 import heapq
@@ -33,8 +33,8 @@ class Entrance(Generic[Guest]):
         forget: Callable[[Guest], None],
     ) -> None:
         """`begin` gives a request a thread. `turn_away` is called for a request that has waited too
-        long or finds `max_waiting` before it; `forget` for one whose client has left according to
-        `has_left`. All are called on any thread, and must not block.
+        long or finds `max_waiting` others ahead of it; `forget` for one whose client has left
+        according to `has_left`. All are called on any thread, and must not block.
         """
         self._begin = begin
         self._turn_away = turn_away

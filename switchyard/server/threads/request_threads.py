@@ -55,7 +55,7 @@ class RequestThreads:
         if len(self._waiting) >= self._max_waiting and connection not in self._waiting:
             number = self._max_waiting
             raise engine.Full(
-                f"{number} bodies arrive slowly, the most that this server waits for", RETRY
+                f"{number} bodies arrive slowly, and this server waits for no more than that", RETRY
             )
         self._waiting.add(connection)
 
