@@ -64,7 +64,7 @@ def test_a_name_reaches_the_server_as_it_is(models, server, arguments, method, p
     assert server.asked == [(method, path, body)]
     assert server.told("Authorization") == ["Bearer secret"]
     assert arguments[0] != "unload" or "after its last job, if it has any" in done.output
-    assert arguments[0] != "alias" or done.output == f"{NAME} is a\n"
+    assert arguments[0] != "alias" or done.output == f"{NAME} now refers to a\n"
 
 
 def test_settings_are_sent_as_the_file_would_have_them(models, server):
