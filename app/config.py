@@ -62,8 +62,8 @@ class Settings(OperationSettings, TableSettings):
     )
     clamp_max_tokens: bool = Field(
         True,
-        description="True: reduce a `max_tokens` that doesn't fit the context together with the"
-        " prompt, and name it in the header `X-Switchyard-Ignored`. False: refuse it.",
+        description="True: if prompt and `max_tokens` don't fit the context, reduce `max_tokens`"
+        " and name it in the header `X-Switchyard-Ignored`. False: refuse the request.",
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
@@ -116,7 +116,7 @@ class Settings(OperationSettings, TableSettings):
         ge=0,
         le=86400,
         description="Seconds for which a request with an `Idempotency-Key` continues without its"
-        " client, and its answer is kept for repetitions. 0: such requests are refused.",
+        " client, and its answer is kept for retries. 0: such requests are refused.",
     )
     body_timeout: float = Field(
         30.0,
@@ -128,7 +128,7 @@ class Settings(OperationSettings, TableSettings):
         30.0,
         ge=0.1,
         le=86400,
-        description="Seconds after which a client that receives nothing is disconnected, and its"
+        description="Seconds after which a client that accepts no data is disconnected, and its"
         " jobs are cancelled.",
     )
     reserve_threads: int = Field(

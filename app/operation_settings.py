@@ -13,7 +13,7 @@ UNIX = "unix"  # in `trusted_proxies`: a proxy on a Unix socket, which has no ad
 class OperationSettings(pydantic_settings.BaseSettings):
     keys_file: str = Field(
         "",
-        description="TOML file of API keys, their roles and limits: [operations](operations.md)."
+        description="TOML file with API keys, their roles and limits: [operations](operations.md)."
         " Empty: no key is required.",
     )
     trusted_proxies: list[str] = Field(
@@ -36,10 +36,10 @@ class OperationSettings(pydantic_settings.BaseSettings):
     metrics: Literal["off", "open", "key"] = Field(
         "open",
         description="Access to `/metrics`: none (`off`), without a key (`open`), or for keys with"
-        " the roles `metrics` and `admin` (`key`). With a `keys_file` the default is `key`.",
+        " the roles `metrics` and `admin` (`key`). With a `keys_file`, the default is `key`.",
     )
 
-    ui: bool = Field(True, description="Show browsers a page at `/`: chat, and the server's state.")
+    ui: bool = Field(True, description="Serve a page at `/` with a chat and the server's state.")
     max_viewers: int = Field(
         100,
         ge=1,
@@ -51,7 +51,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
     ledger: str = Field(
         "",
         description="SQLite file, on a local disk, that records the usage of each API key."
-        " `GET /v1/usage` and budgets of keys need it. Empty: none.",
+        " `GET /v1/usage` and the budgets of keys need it. Empty: none.",
     )
     ledger_days: int = Field(
         400,

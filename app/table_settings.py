@@ -184,7 +184,7 @@ class TableSettings(EngineSettings):
     models: list[TableModel] = Field(
         [],
         description="Several models: tables `[[models]]`, each with a `model` and any settings of a"
-        " model. Empty: the one that `model` names.",
+        " model. Empty: only the one that `model` names.",
     )
     default_model: str | None = Field(
         None, description="The model for requests that name none. Default: the first."
@@ -209,7 +209,7 @@ class TableSettings(EngineSettings):
     )
     model_aliases: dict[str, str] = Field(
         default={},
-        description="Other names for models, each with its model: in the file a table"
+        description="Other names for models, each with its model; in the file, a table"
         " `[model_aliases]`. A `*` at the end matches any text. A served name takes precedence,"
         " then an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
     )

@@ -67,14 +67,15 @@ class ModelConfig:
     name: str
     device: Device = _option(  # noqa: RUF009
         "auto",
-        "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, else the CPU. A GPU that torch can't"
-        " use is an error at start.",
+        "`cuda`, `cpu`, or `auto`: CUDA if there is a GPU, otherwise the CPU. If torch can't use"
+        " the GPU, the server doesn't start.",
     )
     link: LinkKind = _option(  # noqa: RUF009
         "auto",
         "Where the model's engine runs: in a `thread` of the server's process; in its own"
-        " `process`, which is restarted if it dies; in a process that several servers share and"
-        " `switchyard engine` runs (`socket`); or `auto`: in a process on a GPU, else in a thread.",
+        " `process`, which is restarted if it dies; in a process that `switchyard engine` runs and"
+        " several servers share (`socket`); or `auto`: in a process on a GPU, otherwise in a"
+        " thread.",
     )
     at: tuple[str, ...] = _option(
         (),
@@ -99,16 +100,16 @@ class ModelConfig:
     )
     backend: Library = _option(  # noqa: RUF009
         "auto",
-        "The library that computes the model on a GPU: `exl2`, `exl3` or `auto`. With `auto`,"
-        " ExLlamaV3 computes EXL3 models, and float16 ones of architectures that ExLlamaV2 doesn't"
-        " know.",
+        "The library that runs the model on a GPU: `exl2`, `exl3` or `auto`. With `auto`,"
+        " ExLlamaV3 runs EXL3 models, and float16 models whose architecture ExLlamaV2 doesn't"
+        " support.",
     )
     max_seq_len: int | None = _option(
         None, "Maximum length of prompt and completion together, in tokens. Default: the model's."
     )
     rope_scale: float | None = _option(
         None,
-        "Divisor of token positions, which gives models that were trained with it a longer context."
+        "Divisor of token positions, for a longer context of models that were trained with it."
         " GPUs only. Default: the model's.",
     )
     rope_alpha: float | None = _option(
@@ -119,13 +120,13 @@ class ModelConfig:
     cache_tokens: int | Literal["auto"] = _option(
         16384,
         "Size of the cache for all jobs, in tokens, a multiple of 256; or"
-        " `auto`: all that GPUs have memory for, up to `max_batch_size` contexts.",
+        " `auto`: as many as fit in GPU memory, up to `max_batch_size` contexts.",
     )
     cache_mode: tuple[CacheMode, ...] = _option(
         ("float16",),
         "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`; for EXL3 also"
-        " bits of keys and of values, each from 2 to 8, such as `5,4`."
-        " From a list, the server uses the first mode with which everything fits into memory.",
+        " the bits of keys and of values, each from 2 to 8, such as `5,4`."
+        " From a list, the server uses the first mode with which everything fits in memory.",
     )
     gpu_reserve: float = _option(0.5, "GiB to leave free on each GPU, at least 0.25.")
     gpu_split: tuple[float, ...] = _option(
@@ -136,7 +137,7 @@ class ModelConfig:
     unpacked_weights: float | Literal["auto", "off"] = _option(
         "auto",
         "GiB for float16 copies of an EXL2 model's weights, which speed up passes of many tokens."
-        " `auto`: all that is free after the cache; a number: at most that much; or `off`. With"
+        " `auto`: all that the cache leaves free; a number: at most that much; or `off`. With"
         " `[[models]]` or a `models_dir`, `auto` means `off`.",
     )
     products: Literal["auto", "exllamav2"] = _option(
@@ -154,8 +155,8 @@ class ModelConfig:
     )
     draft_model: str | None = _option(
         None,
-        "Directory of a smaller draft model with the same tokens, which guesses the next tokens of"
-        " `model`. Default: none.",
+        "Directory of a draft model: a smaller one with the same tokens, which guesses the next"
+        " tokens of `model`. Default: none.",
     )
     ngram_draft: bool = _option(
         False, "Guess tokens from n-grams of the prompt and the new text, without a draft model."
@@ -195,19 +196,19 @@ class ModelConfig:
     )
     hang_exit: float = _option(
         180.0,
-        "Seconds after which a process whose iteration hangs is ended, and another is started.",
+        "Seconds after which a process whose iteration hangs is killed and replaced.",
     )
     max_chunk_size: int | None = _option(
         None,
         "Maximum number of prompt tokens in one iteration while jobs are decoded. Default: 2048 on"
-        " a GPU, 128 without. While no prompt waits for its share, at most 512 on a GPU, and 64"
-        " without.",
+        " a GPU, otherwise 128. While no prompt waits for its share, at most 512 on a GPU,"
+        " otherwise 64.",
     )
     max_gap_ms: float | None = _option(
         None,
         "Target for the milliseconds between two tokens of a running stream while new prompts are"
         " computed: 1 to 10000. Prompts get as many tokens as fit, judging by measured iterations."
-        " Default: 50 on a GPU, none without.",
+        " Default: 50 on a GPU, otherwise none.",
     )
     default_max_tokens: int | None = _option(
         None,

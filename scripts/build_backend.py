@@ -1,11 +1,11 @@
-"""Builds packages as setuptools does, but leaves no build/, from which a file that is deleted later
-would get into the next wheel. pyproject.toml names this module.
+"""Builds packages as setuptools does, but removes build/, from which deleted files would get into
+the next wheel. pyproject.toml names this module.
 """
 
 import shutil
 
 from setuptools import build_meta
-from setuptools.build_meta import *  # noqa: F403  # what needs no change
+from setuptools.build_meta import *  # noqa: F403  # everything that needs no change
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

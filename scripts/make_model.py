@@ -1,13 +1,13 @@
-"""Write a Llama with random weights, in Hugging Face layout, with which to try, test or measure a
-server.
+"""Write a Llama with random weights in Hugging Face layout, to try, test or measure a server.
 
-Its text is noise, but everything about it is real: a byte-level BPE tokenizer learned from the
-Python sources of this machine, special tokens, a chat template. exllamav2 loads it on a GPU too:
-keep the head dimension at 64 or 128 (hidden size / heads), the hidden size a multiple of 128, the
-vocabulary of 32. With --exl2 the matrices have the format that exllamav2 converts to, with 4 bits
-per weight and 6 in the head, but are written directly; their speed is that of a converted model.
+Its text is noise, but everything else is real: a byte-level BPE tokenizer trained on the Python
+sources of this machine, special tokens, a chat template. exllamav2 can also load it on a GPU: keep
+the head dimension at 64 or 128 (hidden size / heads), the hidden size a multiple of 128, and the
+vocabulary a multiple of 32. With --exl2, the matrices have the format of exllamav2's conversion,
+with 4 bits per weight and 6 in the head, but are written directly. They are as fast as those of a
+converted model.
 
-With --tokenizer the tokenizer and the chat template are those of another model's directory.
+With --tokenizer, the tokenizer and the chat template come from another model's directory.
 """
 
 import argparse
@@ -50,14 +50,14 @@ SHAPES = {
     "8b": (4096, 14336, 32, 32, 8, 128256, 8192),  # Llama 3's
 }
 
-BITS, HEAD_BITS = 4, 6  # of a weight, with --exl2
+BITS, HEAD_BITS = 4, 6  # per weight, with --exl2
 QUANTIZATION = {"quant_method": "exl2", "version": "0.3.2", "bits": BITS, "head_bits": HEAD_BITS}
 GROUP_SIZE = 128  # inputs that share a scale
 SCALE = 10  # of every group, from 0 to 15; exllamav2 multiplies by (it + 1) squared, over 256
 
 
 def make_model(directory: Path, args: argparse.Namespace) -> None:
-    """Writes the model beside `directory` first, so that an interrupted run leaves no half-written
+    """Writes the model next to `directory` first, so that an interrupted run leaves no incomplete
     model.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -113,8 +113,8 @@ def copied(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_tokenizer(vocab_size: int) -> Tokenizer:
-    """Byte-level BPE. Every id has text. If the sources yield too few tokens, words to which no
-    text is encoded fill the vocabulary.
+    """Byte-level BPE. Every id has text. If the sources yield too few tokens, words that encoding
+    never produces fill the vocabulary.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -150,7 +150,7 @@ def corpus() -> str:
 
 
 def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """Scaled so that activations keep their size over the layers."""
+    """Tensors scaled so that activations keep their size from layer to layer."""
     generator = torch.Generator().manual_seed(args.seed)
     hidden, inner = args.hidden_size, args.intermediate_size
     head_dim = hidden // args.num_heads
@@ -188,7 +188,7 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
             **matrix(f"{layer}mlp.down_proj", hidden, inner, residual),
         }
     tensors["model.norm.weight"] = ones()
-    # Logits far enough apart: greedy text must not depend on a float's last bit.
+    # Logits must be far enough apart that greedy text doesn't depend on a float's last bit.
     tensors |= matrix("lm_head", args.vocab_size, hidden, 3.0, HEAD_BITS)
     return tensors
 
@@ -196,16 +196,16 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 def quantized(
     outputs: int, inputs: int, scale: float, bits: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """A matrix in EXL2's format, with random codes. Each code means its own value less 2 ** (bits -
-    1). Its weights have the standard deviation of the float16 ones. The mean of the layers' weights
-    is 0, because otherwise a constant direction would grow in each layer.
+    """A matrix in EXL2's format, with random codes. Each code stands for its own value minus
+    2 ** (bits - 1). The weights have the standard deviation of the float16 ones. The mean of the
+    layers' weights is 0, because otherwise a constant direction would grow in each layer.
     """
     num_groups = inputs // GROUP_SIZE
     values = torch.arange(2**bits, dtype=torch.float64) - 2 ** (bits - 1)
     codes = torch.randint(
         *(-(2**31), 2**31, (inputs * bits // 32, outputs)), dtype=torch.int32, generator=generator
     )
-    if bits == BITS:  # code 0, whose opposite there is not, becomes the code of 0
+    if bits == BITS:  # code 0, which has no opposite, becomes the code of value 0
         is_zero = ~(codes | codes >> 1 | codes >> 2 | codes >> 3) & 0x11111111
         codes |= is_zero << 3
         values[0] = 0
@@ -267,17 +267,17 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("dir", type=Path, metavar="DIR", help="must not exist, or be empty")
+    parser.add_argument("dir", type=Path, metavar="DIR", help="new or empty directory to write to")
     parser.add_argument(
-        "--tokenizer", type=Path, metavar="DIR", help="whose tokenizer*.json to copy"
+        "--tokenizer", type=Path, metavar="DIR", help="model whose tokenizer*.json to copy"
     )
-    parser.add_argument("--shape", choices=SHAPES, help="default small, or tiny with --tokenizer")
+    parser.add_argument("--shape", choices=SHAPES, help="default: small, or tiny with --tokenizer")
     for name in SIZES:
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=int, metavar="N", help="default: the shape's"
         )
-    parser.add_argument("--exl2", action="store_true", help="quantized, for a GPU")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights")
+    parser.add_argument("--exl2", action="store_true", help="write quantized weights, for a GPU")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights")
     args = parser.parse_args()
     if args.tokenizer is not None:
         if args.vocab_size is not None:
@@ -295,11 +295,13 @@ def parse_args() -> argparse.Namespace:
     if args.vocab_size < smallest:
         parser.error(f"--vocab-size must be at least {smallest}: special tokens and all bytes")
     if args.hidden_size % args.num_heads or args.num_heads % args.num_kv_heads:
-        parser.error("--hidden-size must divide by --num-heads, and those by --num-kv-heads")
+        parser.error(
+            "--hidden-size must be a multiple of --num-heads, and --num-heads of --num-kv-heads"
+        )
     if args.exl2 and (args.hidden_size % GROUP_SIZE or args.intermediate_size % GROUP_SIZE):
         parser.error(f"--exl2: sizes must be multiples of {GROUP_SIZE}")
     if args.dir.exists() and (not args.dir.is_dir() or any(args.dir.iterdir())):
-        parser.error(f"{args.dir} exists already")
+        parser.error(f"{args.dir} already exists")
     return args
 
 

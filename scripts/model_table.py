@@ -1,5 +1,5 @@
-"""Write two tables in docs/models.md: what fits on which GPU, according to `switchyard estimate`,
-and what ExLlamaV3 serves.
+"""Write two tables in docs/models.md: which model fits on which GPU, according to `switchyard
+estimate`, and what ExLlamaV3 serves.
 
 Usage: .venv/bin/python scripts/model_table.py
 """
@@ -25,8 +25,8 @@ GPUS = (8, 12, 16, 24, 48, 80)
 BITS = (8.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.5)
 TOKENS = 16384
 
-# Each by its config.json: hidden and inner size, layers, heads, key/value heads, numbers of a head,
-# vocabulary, context; further settings.
+# Values of each config.json: hidden and inner size, layers, heads, key/value heads, head size,
+# vocabulary, context; then other settings.
 LLAMA, MISTRAL, QWEN = "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096}
 EXPERTS = {"num_experts": 128, "moe_intermediate_size": 768, "norm_topk_prob": True}
@@ -94,9 +94,9 @@ def text() -> str:
 def of_exl3() -> str:
     rows = {
         "served on one GPU": exl3.PLAIN,
-        "refused for now: they keep a state for each text": exl3.STATEFUL,
+        "refused for now, because they keep state for each text": exl3.STATEFUL,
         "refused: other caches, images, draft models, other tensor names": exl3.OTHERS,
-        "settings that are refused": exl3.REFUSED,
+        "refused settings": exl3.REFUSED,
     }
     lines = ["| | `architectures` of `config.json` |", "|---|---|"]
     for label, names in rows.items():

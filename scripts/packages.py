@@ -1,9 +1,9 @@
-"""Chooses the packages that a server needs on this machine, in place of requirements.txt.
+"""Chooses the packages that a server needs on this machine, instead of requirements.txt.
 
-packages.py choose STAMP        prints their list; STAMP has the one that was installed last
-packages.py install FILE NAME   installs those of FILE, for NAME, into this Python's environment
+packages.py choose STAMP        prints their list; STAMP has the list that was installed last
+packages.py install FILE NAME   installs those in FILE, as NAME, into this Python's environment
 
-Needs no packages itself. If no list fits, a line says why, and the exit status is 3.
+Needs no packages itself. If no list fits, it prints the reason and exits with status 3.
 """
 
 import functools
@@ -25,13 +25,13 @@ USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requiremen
 EXL3 = "requirements-exl3.txt"
 TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the size with CUDA
 OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
-CURE = "docs/deployment.md has other ways, SWITCHYARD_DEVICE=cpu does without the GPU"
+CURE = "docs/deployment.md has other ways; SWITCHYARD_DEVICE=cpu does without the GPU"
 PIP = """
 import sys
 try:
     import runpy
     runpy.run_module("pip", run_name="__main__", alter_sys=True)
-except KeyboardInterrupt:  # while it is imported; later it says so itself
+except KeyboardInterrupt:  # while pip is imported; later, pip handles it itself
     sys.exit(130)
 """
 PROBE = """
@@ -60,8 +60,8 @@ def choose(installed: str) -> str:
         if best.capability < gpus.AMPERE:
             chosen = without_flash_attn(chosen)
             remark += (
-                f", without flash-attn: that needs compute capability {dotted(gpus.AMPERE)}, and"
-                f" this is {dotted(best.capability)}. One job runs at a time"
+                f", without flash-attn: it needs compute capability {dotted(gpus.AMPERE)}, but"
+                f" this is {dotted(best.capability)}. Only one job runs at a time"
             )
         remark = f"there is a GPU, {best.name}: {remark}"
     if chosen != installed:
@@ -76,7 +76,7 @@ def check_platform(listed: str) -> None:
         fail(f"{CUDA} is for Linux on x86-64, not {sys.platform} on {platform.machine()}: {CURE}")
     if this not in pythons:
         fail(
-            f"{CUDA} has wheels for Python {pythons[0]} to {pythons[-1]}, and this is {this}:"
+            f"{CUDA} has wheels for Python {pythons[0]} to {pythons[-1]}, but this is {this}:"
             f" install one of those, and remove .venv; {CURE}"
         )
 
@@ -89,7 +89,7 @@ def check_gpu(gpu: gpus.Gpu) -> None:
         )
     if gpu.capability < OLDEST:
         fail(
-            f"{gpu.name} has compute capability {dotted(gpu.capability)}, and torch's build for"
+            f"{gpu.name} has compute capability {dotted(gpu.capability)}, but torch's build for"
             f" CUDA 12.8 begins at {dotted(OLDEST)}; {CURE}"
         )
 
@@ -102,7 +102,7 @@ def install(listed: str, name: str) -> None:
         options += ["--only-binary", ":all:"]
         lines = [by_name(line) for line in lines] if has_index() else lines
     elif name == USUAL and not has_index():
-        tell(f"installing {name}, about a gigabyte: a minute or a few")
+        tell(f"installing {name}, about a gigabyte; this takes a few minutes")
     else:
         tell(f"installing {name}")
     if name == USUAL and not is_cuda and not has_index():
@@ -110,7 +110,7 @@ def install(listed: str, name: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(lines))
         file.flush()
-        # compiled at first import; most modules never are, and installing takes half the time
+        # compiled on first import; most modules never are, and this halves the time to install
         if pip("install", *options, "--no-compile", "-r", file.name, stdout=sys.stderr).returncode:
             fail(f"pip could not install {CUDA if is_cuda else name}; see above", status=1)
     if is_cuda:
@@ -123,13 +123,13 @@ def install(listed: str, name: str) -> None:
 
 @functools.cache
 def has_index() -> bool:
-    """Whether pip is configured for an index or a directory of wheels, which are then used."""
+    """Whether pip is configured with its own index or directory of wheels, to be used here."""
     told = pip("config", "list", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     return bool(re.search(r"(index-url|find-links|no-index)=", told))
 
 
 def by_name(line: str) -> str:
-    """Replaces a wheel's address by name and version, if the configured index has it."""
+    """Replaces a wheel's address with its name and version, if the configured index has it."""
     name, is_wheel, rest = line.partition(" @ ")
     address, _, marker = rest.partition(" ; ")
     if not is_wheel or f'"{dotted(sys.version_info[:2])}"' not in marker:
@@ -144,7 +144,7 @@ def pip(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    """Run Python. At Ctrl-C, that process cleans up first, then this one ends."""
+    """Runs Python. On Ctrl-C, that process cleans up first, then this one ends."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     done = subprocess.run([sys.executable, *arguments], text=True, **options)

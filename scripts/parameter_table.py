@@ -88,7 +88,7 @@ TOPICS = {  # names up to the first dot or bracket
     "Scheduling and identity": "priority timeout user metadata safety_identifier"
     " prompt_cache_key genkey",
 }
-ROUTES = {  # topics of parameters by the beginning of their only routes' paths
+ROUTES = {  # topics of parameters that occur only in routes whose paths begin like this
     "Tokens": ("/tokenize", "/detokenize", "/v1/internal/", "/v1/token/", "/api/extra/tokencount"),
     "Usage": ("/v1/usage",),
 }
@@ -107,7 +107,7 @@ are refused.
 }
 COUNTING = "/input_tokens"  # a path with this ending takes the parameters of the path before it
 KINDS = (Completion, Chat, MessageRequest, ResponseRequest)  # for their other names
-UNBOUNDED = 2**31 - 1  # limits from here on are those of an integer
+UNBOUNDED = 2**31 - 1  # limits from here on are just those of an integer
 
 
 class Row(NamedTuple):
@@ -169,7 +169,7 @@ def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator
 def _rows(
     schema: dict[str, Any], definitions: dict[str, Any], prefix: str, above: tuple[str, ...]
 ) -> Iterator[Row | Neutral]:
-    """The rows of an object: its properties, and documented properties of objects inside."""
+    """The rows of an object: its properties, and documented properties of nested objects."""
     for name, value in schema.get("properties", {}).items():
         if value.get("description") in (NEUTRAL, SETTLED, TOLD):
             values = [_code(item) for item in value.get("enum", ()) if item is not None]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures: the page, and the board's panels for a server under load.
+"""Draws docs/pictures: the page, and the dashboard's panels for a server under load.
 
     scripts/test-page -k enter   # installs chromium and Playwright
     .venv/page/bin/python scripts/pictures.py [--prometheus PROGRAM] [--seconds 60]
 
-Without Prometheus the picture of the board isn't changed. With it, a real Prometheus scrapes the
-server and evaluates the queries of deploy/grafana/switchyard.json.
+Without --prometheus, the picture of the dashboard isn't changed. With it, a real Prometheus scrapes
+the server and evaluates the queries in deploy/grafana/switchyard.json.
 """
 
 import argparse
@@ -57,7 +57,7 @@ models = [model.id for model in client.models.list()]  # at least one
 
 @contextlib.contextmanager
 def prometheus(program, server, directory):
-    """Its address."""
+    """Runs Prometheus, and yields its address."""
     port = free_port()
     config = directory / "prometheus.yml"
     config.write_text(
@@ -82,7 +82,7 @@ def prometheus(program, server, directory):
 
 @contextlib.contextmanager
 def traffic(server):
-    """Waves of one to six requests at a time."""
+    """Sends waves of one to six requests at a time."""
     is_over = threading.Event()
 
     def ask(number):
@@ -109,7 +109,7 @@ def traffic(server):
 
 
 def draw_board(url, seconds):
-    """Draws every panel of lines from its own queries; those without a value say so."""
+    """Draws every panel of lines from its own queries. Panels without values say so."""
     panels = [p for p in json.loads(BOARD.read_text())["panels"] if p["type"] == "timeseries"]
     rows = -(-len(panels) // 4)
     figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.1 * rows), layout="constrained")
@@ -149,7 +149,7 @@ def ask(page, question):
 
 
 def chat(page):
-    """An answer of the model, and a hand-written one with code and a table."""
+    """Shows an answer of the model, and a hand-written one with code and a table."""
     ask(page, QUESTIONS[1])
     ask(page, "How do I ask it from Python?")
     page.get_by_role("button", name="Edit").last.click()
@@ -173,7 +173,7 @@ def settings(page):
     page.get_by_text("Filters and mirostat").scroll_into_view_if_needed()
 
 
-VIEWS = {  # colours, width, height, and what is done first
+VIEWS = {  # colours, width, height, and the steps before the picture
     "page": ("dark", 1280, 760, chat),
     "page-empty": ("light", 1000, 600, lambda page: None),
     "page-compare": ("light", 1280, 760, compare),
@@ -194,7 +194,7 @@ def draw_page(url):
             page.goto(url)
             wait_until_begun(page)
             act(page)
-            page.wait_for_timeout(1500)  # tokens are counted, and the state of the server is shown
+            page.wait_for_timeout(1500)  # for the count of tokens and the state of the server
             page.screenshot(path=OUT / f"{name}.png")
             page.close()
         browser.close()
@@ -204,7 +204,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--prometheus", help="the program")
+    parser.add_argument("--prometheus", metavar="PROGRAM", help="path of Prometheus")
     parser.add_argument("--seconds", type=int, default=60)
     args = parser.parse_args()
     OUT.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""Checks whether a server could start here, as far as Python can without any packages, before they
-are installed: is there a model, is it complete and of a kind that this machine can serve, and is
-the port free? If not, a line says what is wrong, and the exit status is 3.
+"""Checks, before any packages are installed and as far as Python alone can, whether a server could
+start here: is there a model, is it complete and of a kind that this machine can serve, and is the
+port free? If not, it prints what is wrong and exits with status 3.
 """
 
 import os
@@ -71,6 +71,6 @@ if __name__ == "__main__":
     if model := setting("model"):
         check_model(model)
     elif os.environ.get("SWITCHYARD_MODEL") is not None:
-        fail("SWITCHYARD_MODEL is empty: name a directory, or leave it out for the demo model")
-    if not setting("bind_wait").strip("0."):  # else the server itself waits for the port
+        fail("SWITCHYARD_MODEL is empty: name a directory, or unset it for the demo model")
+    if not setting("bind_wait").strip("0."):  # otherwise the server itself waits for the port
         check_port(setting("bind"))

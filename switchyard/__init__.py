@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from switchyard.errors import SwitchyardError
     from switchyard.settings import SettingsError
 
-__version__ = "0.2.0"  # the one place: pyproject.toml reads it
+__version__ = "0.2.0"  # its only place: pyproject.toml reads it
 
 __all__ = [
     "BadRequest",
@@ -95,7 +95,7 @@ __all__ = [
     "read_settings",
 ]
 
-# Modules that define them.
+# The modules that define these names.
 _MODULES = {
     "app.config": (
         "Settings",

@@ -1,4 +1,4 @@
-"""The addresses of this machine, and what answers there."""
+"""The addresses of this machine, and the ports that answer there."""
 
 import ipaddress
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from switchyard.app.table_settings import RAYS_PORTS, ClusterSettings
 
-KNOCK = 0.2  # seconds for a port of this machine to answer
+KNOCK = 0.2  # seconds that a port of this machine has to answer
 LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 

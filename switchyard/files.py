@@ -1,5 +1,5 @@
-"""Reads files that other users may write. It accepts only regular files within a size limit that
-aren't being written. Any thread.
+"""Reads files that other users may write. Accepts only regular files within a size limit that
+aren't being written to. Any thread.
 """
 
 import errno
@@ -10,8 +10,8 @@ import threading
 
 logger = logging.getLogger(__name__)
 
-SLOW = 10.0  # seconds of a read, after which a line says so
-MOST = 60.0  # seconds of a read, after which it fails
+SLOW = 10.0  # seconds after which a read is logged as slow
+MOST = 60.0  # seconds after which a read fails
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_result]:
@@ -26,14 +26,14 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.s
         except BaseException as reason:
             found.append(reason)
 
-    thread = threading.Thread(target=read, name="read", daemon=True)  # a dead disk may hold it
+    thread = threading.Thread(target=read, name="read", daemon=True)  # a dead disk may block it
     try:
         thread.start()
-    except RuntimeError:  # no thread more
+    except RuntimeError:  # no more threads
         return _read(path, max_bytes)
     thread.join(SLOW)
     if thread.is_alive():
-        logger.error("reading %s takes more than %.0f s", os.fspath(path), SLOW)
+        logger.error("reading %s has taken more than %.0f s", os.fspath(path), SLOW)
         thread.join(MOST - SLOW)
     if not found:
         raise OSError(errno.ETIMEDOUT, f"it can't be read within {MOST:.0f} s", os.fspath(path))

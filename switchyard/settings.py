@@ -1,5 +1,5 @@
-"""Finds the sources of settings, and reads single settings for commands that don't need all. Uses
-only Python's standard library, because loading all settings, `switchyard.app.config`, is slow.
+"""Finds the sources of settings, and reads single settings for commands that don't need them all.
+Uses only the standard library, because loading all settings, with `switchyard.app.config`, is slow.
 """
 
 import os
@@ -16,8 +16,8 @@ PREFIX = "SWITCHYARD_"
 FILE = "switchyard.toml"  # in the working directory, unless CONFIG names another file
 MAX_BYTES = 16 << 20  # of the file
 CONFIG = f"{PREFIX}CONFIG"  # a variable: the path of the file
-KEY = f"{PREFIX}KEY"  # a variable, no setting: the API key of commands and host applications
-URL = f"{PREFIX}URL"  # a variable, no setting: the server of a host application
+KEY = f"{PREFIX}KEY"  # a variable, not a setting: the API key of commands and host applications
+URL = f"{PREFIX}URL"  # a variable, not a setting: the server of a host application
 DEFAULT_BIND = "127.0.0.1:8000"
 
 
@@ -25,7 +25,7 @@ class SettingsError(SwitchyardError):
     """A setting is unknown, or its value can't be used.
 
     The message names the setting and its source. `name`: the setting, if it is known. `reason`: the
-    message without both.
+    message without them.
     """
 
     def __init__(self, message: str, name: str | None = None, reason: str = "") -> None:
@@ -51,9 +51,9 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> SettingsError:
-    """The error of a setting; its message begins with the setting's place.
+    """The error for a setting. Its message begins with the setting's source.
 
-    `name`: the setting, perhaps with a path inside it after a dot.
+    `name`: the setting, which may be followed by a dot and a path inside it.
     """
     return SettingsError(f"{place(name, arguments)}: {reason}", name.partition(".")[0], reason)
 
@@ -71,17 +71,17 @@ def place(name: str, arguments: Collection[str] = ()) -> str:
 
 
 def text(name: str, default: str) -> str:
-    """One setting that is a text. Raises SettingsError if it can't be read."""
+    """One setting that is a string. Raises SettingsError if it can't be read."""
     value = _value(name)
     if value is None:
         return default
     if not isinstance(value, str):
-        raise refusal(name, "must be a text")
+        raise refusal(name, "must be a string")
     return value
 
 
 def whole_number(name: str, default: int) -> int:
-    """One setting, 0 or above. Raises SettingsError if it can't be read."""
+    """One setting that is a whole number, 0 or above. Raises SettingsError if it can't be read."""
     value = _value(name)
     if value is None:
         return default
@@ -119,6 +119,6 @@ def _value(name: str) -> object:
 
 
 def _variable(name: str) -> str | None:
-    """The name of the variable that has the setting, in upper or lower case."""
+    """The name of the environment variable for the setting, in upper or lower case."""
     variables = {variable.upper(): variable for variable in os.environ}
     return variables.get(f"{PREFIX}{name.upper()}")

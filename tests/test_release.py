@@ -35,12 +35,12 @@ def commit(place):
 
 def unsaved(place):
     (place / "new.py").write_text("")
-    return "commit or remove what git status shows first"
+    return "first commit or remove the files that git status shows"
 
 
 def tagged(place):
     run(place, "git", "tag", f"v{VERSION}")
-    return f"v{VERSION} is tagged already"
+    return f"the tag v{VERSION} already exists"
 
 
 def undated(place):

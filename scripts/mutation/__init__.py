@@ -1,1 +1,1 @@
-"""Changes the code in small ways, one at a time, and runs the tests that should notice."""
+"""Makes small changes to the code, one at a time, and runs the tests that should notice."""

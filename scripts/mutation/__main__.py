@@ -25,12 +25,12 @@ SECONDS = 300
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/mutate",
-        description="Change the code in small ways, one at a time, and run the tests that should"
-        " notice. docs/development.md has more.",
+        description="Make small changes to the code, one at a time, and run the tests that should"
+        " notice. See docs/development.md.",
     )
     add = parser.add_argument
     add("--sample", type=int, metavar="N", help="try N mutants, drawn at random")
-    add("--seed", type=int, default=0, metavar="N", help="of the sample (0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the sample (0)")
     add(
         "--changed",
         nargs="?",
@@ -39,20 +39,20 @@ def parser() -> argparse.ArgumentParser:
         help="only lines that differ from a revision (HEAD)",
     )
     add("--only", default="", metavar="TEXT", help="only mutants with this text in their line")
-    add("--list", action="store_true", help="print the mutants instead, or how many of each kind")
+    add("--list", action="store_true", help="only print the mutants, or how many of each kind")
     add("--jobs", type=int, default=1, metavar="N", help="mutants at a time, each in a copy (1)")
     add(
         "--seconds",
         type=float,
         default=SECONDS,
         metavar="S",
-        help=f"of tests for one mutant, before it counts as survived ({SECONDS})",
+        help=f"time of tests for one mutant before it counts as survived ({SECONDS})",
     )
     add(
         "--map",
         nargs=argparse.REMAINDER,
         metavar="PYTEST_ARGUMENT",
-        help="note which tests run which function: by one run of all tests, or of those given",
+        help="record which tests run which function, in one run of all tests or of those given",
     )
     return parser
 
@@ -83,7 +83,7 @@ def main(arguments: list[str], root: pathlib.Path) -> int:
 
 
 def choose(root: pathlib.Path, options: argparse.Namespace) -> list[Mutant]:
-    """Chosen by rank, so that a sample begins with the mutants of a smaller one."""
+    """Chooses by rank, so that a sample begins with the mutants of a smaller one."""
     sources = project.sources(root)
     found = [m for name, source in sources.items() for m in mutants(name, source)]
     if options.only:
@@ -101,7 +101,7 @@ def choose(root: pathlib.Path, options: argparse.Namespace) -> list[Mutant]:
 
 
 def _name(root: pathlib.Path, options: argparse.Namespace) -> str:
-    """One for each revision and choice of mutants."""
+    """A name for each revision and choice of mutants."""
     parts = [project.revision(root), f"seed{options.seed}", f"sample{options.sample or 'all'}"]
     if options.changed:
         parts.append("changed-" + project.git(root, "rev-parse", options.changed)[:10])
@@ -117,7 +117,7 @@ def try_all(
 ) -> None:
     covered = covering.Map.read(root / FOLDER / "map.json.gz")
     if not covered.tests:
-        print("mutate: there is no map of tests: those that import a module run. See --map")
+        print("mutate: there is no map of tests, so tests that import a module run. See --map")
     stop = threading.Event()
     trials = Trials(Chooser(root, covered, results.found), options.seconds, stop)
     with tempfile.TemporaryDirectory(prefix="mutate-") as place:
@@ -125,7 +125,7 @@ def try_all(
         for number in range(min(options.jobs, len(left))):
             copies.put(copy := project.Copy(root, pathlib.Path(place, str(number))))
             if complaint := trials.types(copy):
-                raise SystemExit(f"mutate: the code as it is has a wrong type: {complaint}")
+                raise SystemExit(f"mutate: the unchanged code has a type error: {complaint}")
 
         def attempt(mutant: Mutant) -> None:
             copy = copies.get()

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from scripts.mutation.trial import Result  # which imports this module
 
 FIRST = 20.0  # seconds of tests that run before others are even collected; then twice that, ...
-PROVEN = 8  # tests that have noticed most other mutants
+PROVEN = 8  # tests that have noticed the most other mutants
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
     how: str  # covering, around, importing or folder
-    batches: list[list[str]]  # of tests, or whole files of them
+    batches: list[list[str]]  # of tests, or of whole test files
 
 
 class Chooser:
@@ -77,7 +77,7 @@ class Chooser:
         return batches
 
     def _importing(self, file: str) -> set[str]:
-        """Files of tests."""
+        """The test files that import a module."""
         path = file if file.startswith("switchyard/") else f"switchyard/{file}"
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         parent, _, name = module.rpartition(".")
@@ -89,7 +89,7 @@ class Chooser:
         return {name for name, text in self._texts.items() if wanted.search(text)}
 
     def _folder(self, file: str) -> list[str]:
-        """The tests of `tests/app` for `app`, of `tests/cli` for `switchyard/cli`, or else all
+        """The tests in `tests/app` for `app`, in `tests/cli` for `switchyard/cli`, otherwise all
         tests.
         """
         for part in reversed(file.split("/")[:-1]):

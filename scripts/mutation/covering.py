@@ -46,7 +46,7 @@ class Map:
     """
 
     revision: str
-    tests: Mapping[str, float]  # to seconds; those that failed or were skipped are left out
+    tests: Mapping[str, float]  # test -> seconds; without those that failed or were skipped
     left_out: list[str]
     functions: Mapping[str, int]
 
@@ -86,7 +86,7 @@ class Map:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Map":
-        """An empty one if there is no such file."""
+        """Returns an empty map if there is no such file."""
         if not path.exists():
             return cls("", {}, [], {})
         content = json.loads(gzip.decompress(path.read_bytes()))
@@ -99,7 +99,7 @@ def file_of(test: str) -> str:
 
 
 def make(root: pathlib.Path, jobs: int, arguments: Iterable[str] = ()) -> Map:
-    """Run all tests, or those of pytest's `arguments`, in a copy of the project."""
+    """Runs all tests, or those in pytest's `arguments`, in a copy of the project."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as place:
         revision = project.revision(root)
         copy = project.Copy(root, pathlib.Path(place, "copy"))

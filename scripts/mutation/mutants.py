@@ -21,7 +21,7 @@ class Mutant:
     name: str
     file: str
     scope: str  # qualified name of the function or class; empty in the module
-    lines: tuple[int, int]  # first and last of what it replaces
+    lines: tuple[int, int]  # the first and last line that it replaces
     place: tuple[int, int]  # in bytes
     after: str
 
@@ -45,7 +45,7 @@ def mutants(file: str, source: bytes) -> list[Mutant]:
 
 
 def is_python(mutant: Mutant, source: bytes) -> bool:
-    """Whether it compiles, and to different code."""
+    """Whether the mutant compiles, to different code."""
     try:
         changed = ast.parse(mutant.planted(source))
         compile(changed, mutant.file, "exec")
@@ -96,11 +96,11 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The children without annotations, decorators, code that only types or logs, and code that
+    """The children, except annotations, decorators, code only for types or logs, and code that
     can't run.
     """
     match node:
-        case ast.Assert() | ast.JoinedStr():  # parts of the latter have no places before 3.12
+        case ast.Assert() | ast.JoinedStr():  # before 3.12, parts of the latter have no places
             return
         case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
             yield from orelse

@@ -1,6 +1,7 @@
-"""A plugin of pytest: runs the chosen tests in order, records them, and names them to coverage.
+"""A plugin for pytest: runs the chosen tests in order, records them, and passes their names to
+coverage.
 
-It writes into the directory MUTATE_RUN, which may hold `chosen.json` (see `Chosen`).
+It writes to the directory MUTATE_RUN, which may contain `chosen.json` (see `Chosen`).
 """
 
 import contextlib
@@ -31,7 +32,7 @@ class Record(TypedDict):
 
     test: str
     outcome: str  # passed, failed or skipped
-    seconds: float  # its set-up and end included
+    seconds: float  # including its setup and teardown
     fixtures: list[str]  # contexts of the fixtures that it shares with other tests
 
 

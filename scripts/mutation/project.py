@@ -33,13 +33,13 @@ def git(root: pathlib.Path, *arguments: str) -> str:
 
 
 def files(root: pathlib.Path, *patterns: str) -> list[str]:
-    """Tracked files and new ones, without links."""
+    """Tracked and new files, without links."""
     names = git(root, "ls-files", "-co", "--exclude-standard", "--", *patterns).splitlines()
     return sorted(n for n in {*names} if (root / n).is_file() and not (root / n).is_symlink())
 
 
 def sources(root: pathlib.Path) -> dict[str, bytes]:
-    """The code by its path from `root`."""
+    """The code of each file, by its path from `root`."""
     names = files(root, *(f"{folder}/*.py" for folder in CODE))
     return {name: (root / name).read_bytes() for name in names}
 
@@ -103,7 +103,7 @@ class Copy:
 
     @contextlib.contextmanager
     def planted(self, name: str, changed: bytes) -> Iterator[None]:
-        """With other content in a file."""
+        """Replaces the content of a file inside the `with` block."""
         before = (self.path / name).read_bytes()
         self._write(name, changed)
         try:
@@ -113,13 +113,13 @@ class Copy:
 
     def _write(self, name: str, content: bytes) -> None:
         (self.path / name).write_bytes(content)
-        # Python takes a compiled file for current by its source's size and whole seconds.
+        # Python compares only the source's size and whole seconds with those of a compiled file.
         self._mtime = max(self._mtime, int((self.path / name).stat().st_mtime)) + 2
         os.utime(self.path / name, (self._mtime, self._mtime))
 
     def run(self, *arguments: str, hangs: Callable[[], bool], **environment: str) -> Ended:
-        """Run Python in the copy until it ends, or `hangs`, asked twice a second, returns True."""
-        # As scripts/test: with PYTHONDONTWRITEBYTECODE each server would compile all it imports.
+        """Runs Python in the copy until it ends or `hangs`, called twice a second, returns True."""
+        # As in scripts/test: with PYTHONDONTWRITEBYTECODE, each server would compile its imports.
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -140,7 +140,7 @@ class Copy:
                 status = _wait(process, hangs)
             finally:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what it has left too
+                    os.killpg(process.pid, signal.SIGKILL)  # including its children
                 process.wait()
         return Ended(status, output.read_text(errors="replace"))
 

@@ -1,4 +1,4 @@
-"""Results of trials, which are kept in a file as they come, and reported at the end."""
+"""Results of trials, which are written to a file as they come, and reported at the end."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ ORDER = (TYPES, TEST, TIMEOUT, SURVIVED, ERROR)
 
 
 class Results:
-    """The results of one sample of one revision: a line of JSON each. Safe for many threads."""
+    """The results of one sample of one revision, each a line of JSON. Any thread."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -44,12 +44,12 @@ def report(found: list[Result], wanted: int) -> str:
         f" {', '.join(f'{counts[outcome]} {outcome}' for outcome in ORDER if counts[outcome])}"
     ]
     if len(found) < wanted:
-        lines.append(f"{wanted - len(found)} are left: the same command continues with them")
+        lines.append(f"{wanted - len(found)} are left; run the same command again to continue")
     lines += [f"\n{short(result)}" for result in found if result.outcome == SURVIVED]
     lines += [f"\n{short(result)}\n{result.detail}" for result in found if result.outcome == ERROR]
     false = collections.Counter(test for result in found for test in result.false_killers)
     if false:
-        lines.append("\nFailed with a mutant, and without it too when run alone:")
+        lines.append("\nFailed with a mutant, but also without it when run alone:")
         lines += [f"{number} x {test}" for test, number in sorted(false.items())]
     return "\n".join(lines)
 

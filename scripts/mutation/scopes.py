@@ -8,7 +8,7 @@ SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Scopes:
-    """For one file: a line's innermost scope by its qualified name, the module's being empty.
+    """For one file: the qualified name of each line's innermost scope. The module's name is empty.
 
     The head of a function (its decorators, defaults and `def`) runs in the scope around it.
     """

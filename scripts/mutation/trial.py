@@ -1,4 +1,4 @@
-"""One mutant's trial: types, then the tests that cover it, then once more the test that failed."""
+"""One mutant's trial: types, then the tests that cover it, then the failed test once more."""
 
 import dataclasses
 import json
@@ -15,7 +15,8 @@ from scripts.mutation.covering import file_of
 from scripts.mutation.mutants import Mutant
 from scripts.mutation.plugin import RUN, Chosen
 
-START, LEAST, SLOWER = 300, 60, 10  # seconds to collect; a test's, and times what it took before
+# Seconds to collect tests. A test may take LEAST seconds plus SLOWER times what it took before.
+START, LEAST, SLOWER = 300, 60, 10
 NO_TESTS = 5  # pytest's exit status
 TYPES, TEST, TIMEOUT, SURVIVED, ERROR = "by types", "by a test", "by timeout", "survived", "error"
 
@@ -31,25 +32,25 @@ class Result:
     outcome: str
     detail: str  # mypy's line, the test that failed, or why it is an error
     tests: str  # how they were chosen, and how many ran
-    is_cut: bool  # not all of them ran
-    false_killers: list[str]  # failed, and do without the mutant too
+    is_cut: bool  # whether some of them didn't run
+    false_killers: list[str]  # tests that also fail without the mutant
     seconds: float
 
 
 @dataclasses.dataclass
 class _Run:
-    """What pytest did."""
+    """The outcome of one run of pytest."""
 
     ended: project.Ended
     passed: list[str]
-    failed: str  # the test that failed, hangs or ended the process; or empty
+    failed: str  # the test that failed, hung or ended the process; or empty
     seconds: float  # of its tests
     is_cut: bool  # before all tests had run
 
 
 @dataclasses.dataclass
 class _Verdict:
-    """On one mutant, so far."""
+    """The verdict on one mutant so far."""
 
     outcome: str = SURVIVED
     detail: str = ""
@@ -76,7 +77,7 @@ class Trials:
         lines = [line for line in ended.output.splitlines() if ": error: " in line]
         if not lines:
             return ended.output.strip() or "mypy failed"
-        # A comment that ignores an error is left where the mutant has removed the error.
+        # Where the mutant has removed an error, the comment that ignores it remains.
         return next((line for line in lines if not line.endswith("[unused-ignore]")), "")
 
     def __call__(self, copy: project.Copy, mutant: Mutant) -> Result:
@@ -174,7 +175,7 @@ class Trials:
 
 
 class _Watch:
-    """Whether a test takes far longer than before. It is queried now and then."""
+    """Whether a test takes far longer than before. Called now and then."""
 
     def __init__(
         self, directory: pathlib.Path, seconds: Mapping[str, float], stop: threading.Event
@@ -194,7 +195,7 @@ class _Watch:
 
 
 def _lines(directory: pathlib.Path) -> list[str]:
-    """Whole ones."""
+    """The complete lines."""
     texts = [path.read_text() for path in sorted(directory.glob("*.jsonl"))]
     return [line for text in texts for line in text.splitlines(True) if line.endswith("\n")]
 

@@ -1,1 +1,1 @@
-"""The prose of the project, read by proselint with our own style: `python -m scripts.prose`."""
+"""Checks the project's prose by proselint with our own style: `python -m scripts.prose`."""

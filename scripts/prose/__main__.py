@@ -1,5 +1,5 @@
-"""Reads the project's prose, or given files. Prints each finding with its place, and returns 1 if
-there are any.
+"""Reads the project's prose, or the given files. Prints each finding with its place, and returns 1
+if there are any.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from scripts.prose import style, texts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FILES = ["*.md", "app/*.py", "app/ui/*.js", "engine/*.py", "scripts/*.py", "switchyard/*.py"]
-STYLE = pathlib.Path(style.__file__)  # has what it looks for
+STYLE = pathlib.Path(style.__file__)  # contains the phrases that it looks for
 READERS = {".md": texts.of_page, ".py": texts.of_python, ".js": texts.of_script}
 THEIRS = ["cliches", "malapropisms", "misc", "nonwords", "redundancy"]
 

@@ -15,7 +15,7 @@ END_OF_SENTENCE = re.compile(
 
 
 def long_sentences(text: str, max_words: int) -> Iterator[tuple[int, int, int]]:
-    """Begin and end of the paragraph, and the number of words."""
+    """The begin and end of each such sentence's paragraph, and its number of words."""
     for begin, paragraph in paragraphs(text):
         for sentence in END_OF_SENTENCE.split(paragraph):
             if (words := num_words(sentence)) > max_words:
@@ -23,7 +23,7 @@ def long_sentences(text: str, max_words: int) -> Iterator[tuple[int, int, int]]:
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs and items of lists with their places: no headings or tables."""
+    """Paragraphs and list items with their places, without headings and tables."""
     lines: list[str] = []
     begin = place = 0
     for line in [*text.splitlines(keepends=True), "\n"]:
@@ -40,6 +40,6 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def num_words(sentence: str) -> int:
-    """Code is one word, and so is a list of names in code."""
+    """Counts code as one word, and a list of names in code too."""
     plain = LIST_OF_CODE.sub("`x`", CODE.sub("`x`", sentence))
     return sum(any(c.isalnum() for c in word) for word in plain.split())

@@ -1,4 +1,4 @@
-"""Our style, as checks of proselint: phrases that read as translated, and what to write instead."""
+"""Our style, as proselint checks: phrases that read as translated, and what to write instead."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from proselint.registry.checks.types import ExistenceSimple
 from scripts.prose.sentences import long_sentences
 
 MAX_WORDS = 35  # of a sentence, a piece of code being one word
-PLACES = (  # what a server can be behind
+PLACES = (  # that a server can be behind
     r"(?: (?:an?|the|your|one|another|its))?(?: (?:reverse|Unix|same|trusted))?"
     r" (?:prox|gateway|nginx|socket|balancer|prefix)"
 )
@@ -67,7 +67,7 @@ def long(text: str, check: Check) -> Iterator[CheckResult]:
 
 
 def of_phrase(name: str, pattern: str, advice: str, is_case_insensitive: bool = True) -> Check:
-    """A space of the pattern is any space, since lines break anywhere."""
+    """A check for a phrase. A space in the pattern matches any space, as lines break anywhere."""
     return Check(
         ExistenceSimple(pattern.replace(" ", r"\s")),
         Fancy(RegexOptions(is_case_insensitive)),
@@ -79,5 +79,5 @@ def of_phrase(name: str, pattern: str, advice: str, is_case_insensitive: bool = 
 CHECKS = (
     *(of_phrase(name, *parts) for name, parts in PHRASES.items()),
     *(of_phrase(name, *parts, is_case_insensitive=False) for name, parts in EXACT.items()),
-    Check(long, path="switchyard.long", message="a sentence of {} words: say it in two"),
+    Check(long, path="switchyard.long", message="a sentence of {} words: split it"),
 )

@@ -1,5 +1,5 @@
 """Extracts prose: pages without code; docstrings, comments and messages of Python files; comments
-of scripts. A text keeps the lines of its file, in which everything else is empty, so that places
+of JavaScript files. A text keeps the lines of its file and blanks everything else, so that places
 are right.
 """
 
@@ -18,7 +18,7 @@ NOTES = ("noqa", "type:", "fmt:", "mypy:", "ruff:", "same:")  # for other tools
 
 
 def plain(text: str) -> str:
-    """Code becomes one word, a link its text; places in the text stay."""
+    """Code becomes one word, and a link its text. Places in the text don't change."""
     text = CODE.sub(lambda code: "`" + re.sub(r"[^\n]", "x", code[0][1:-1]) + "`", text)
     return LINK.sub(lambda target: "]" + " " * (len(target[0]) - 1), text)
 
@@ -54,7 +54,7 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def strings(source: str) -> Iterator[tuple[int, str]]:
-    """Docstrings, and messages: strings of several words, where a value is one word."""
+    """Docstrings and messages. A message is a string of several words; a value is one word."""
     nodes = list(ast.walk(ast.parse(source)))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}

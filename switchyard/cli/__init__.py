@@ -1,5 +1,5 @@
-"""The command `switchyard`. The exit status is 0 for success, 1 if a fault was found, 2 for wrong
-usage, and 3 if a model can't be loaded.
+"""The command `switchyard`. The exit status is 0 for success, 1 if a fault was found, 2 for
+incorrect usage, and 3 if a model can't be loaded.
 """
 
 import importlib
@@ -71,7 +71,7 @@ def _use(context: click.Context, option: click.Parameter, path: str | None) -> N
 CONFIG_OPTION = click.Option(
     ["--config"],
     metavar="FILE",
-    help=f"File of settings, in place of ./{FILE}.",
+    help=f"Settings file to use instead of ./{FILE}.",
     expose_value=False,
     is_eager=True,
     callback=_use,

@@ -15,7 +15,7 @@ from switchyard.cli.server import connect, url_of_settings
 from switchyard.settings import KEY
 
 PROMPT = "Once upon a time there was a lighthouse, and the keeper of it said:"
-PATIENCE = 300.0  # seconds without a byte
+PATIENCE = 300.0  # seconds to wait for the next byte
 
 
 @dataclass
@@ -76,7 +76,7 @@ def _check_reachable(base: str) -> None:
 
 
 def _measure(base: str, key: str | None, number: int, tokens: int) -> list[Measured]:
-    """Run `number` streams that begin together, each with its own prompt."""
+    """Runs `number` streams that begin together, each with its own prompt."""
     measured = [Measured() for _ in range(number)]
     barrier = threading.Barrier(number)
 
@@ -145,7 +145,7 @@ def _row(number: int, measured: Sequence[Measured]) -> dict[str, float | int | s
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """0 without values."""
+    """0 if there are no values."""
     if len(values) < 2:
         return values[0] if values else 0.0
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]

@@ -63,7 +63,7 @@ def check(as_json: bool, at: str | None, **given: Any) -> None:
 def _find(**given: Any) -> Iterator[Finding]:
     try:
         settings = read(**given)
-        # Those of the start first: they stay, and the others have what they leave.
+        # Models loaded at startup come first: they stay loaded, and the others get what they leave.
         models = sorted(settings.served(), key=lambda one: one.load != "start")
     except (SettingsError, engine.ModelError) as error:
         yield Finding("settings", False, str(error))
@@ -114,7 +114,7 @@ def _of_address(bind: str) -> Finding:
     reason = address.refusal(bind)
     if reason is not None and _is_ours():
         return Finding(
-            "address", True, f"{bind} is already used by a Switchyard server, which must end first"
+            "address", True, f"{bind} is already used by a Switchyard server: stop it first"
         )
     return Finding("address", reason is None, reason or f"{bind} is free")
 
@@ -172,7 +172,7 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
         elif has_gpu():
             mode, tokens = together.on_gpus(config, footprints, lengths.max_seq_len, stays)
             yield Finding("memory", True, f"there is room for {tokens} tokens of {mode} cache")
-        elif not probe()["sees"]:  # without NVML torch alone can tell
+        elif not probe()["sees"]:  # without NVML, only torch can tell
             yield Finding("device", False, "device 'cuda': torch finds no CUDA device")
     except engine.NoRoom as error:
         beside = f", beside {', '.join(together.names)}" if together.names else ""
@@ -194,7 +194,7 @@ def _of_engine(at: str, **given: Any) -> Finding:
         found = ask_engine(at, read(**given).engine_key_file)
     except (SettingsError, engine.EngineError, OSError, EOFError) as error:
         return Finding("engine", False, f"{at}: {error}")
-    how = "is ready" if found.is_ready else "loads its model, or is about to end"
+    how = "is ready" if found.is_ready else "is loading its model, or about to exit"
     return Finding("engine", found.is_ready, f"{at} {how}, in process {found.pid}")
 
 
@@ -210,4 +210,4 @@ def _of_shared(config: engine.ModelConfig) -> Iterator[Finding]:
         except (engine.EngineError, OSError, EOFError) as error:
             yield Finding("engine", False, f"{at}: {error}")
         else:
-            yield Finding("engine", True, f"{at} has one, in process {pid}")
+            yield Finding("engine", True, f"{at} is served by process {pid}")

@@ -23,7 +23,7 @@ from switchyard.engine.backends.exl3 import check_capability, check_import, chec
 from switchyard.engine.memory.gpus import AMPERE, NEEDED_DRIVER, Gpu, gpus
 
 PACKAGES = ("torch", "exllamav2", "flash-attn", "gunicorn", "flask", "tokenizers", "llguidance")
-OPTIONAL = {"flash-attn": "Needed only on a GPU."}
+OPTIONAL = {"flash-attn": "Needed only with a GPU."}
 PROBE = """
 import json, os
 os.environ["EXLLAMA_NO_SDPA"] = "1"
@@ -41,8 +41,9 @@ print(json.dumps(found))
 
 
 CHECKOUT = pathlib.Path(__file__).parents[2]
-PINS = (CHECKOUT / "requirements-cuda.txt", CHECKOUT / "requirements-exl3.txt")  # if it is one
-# A line with a wheel: of what, for which CUDA, torch, Python and platform it was built.
+# These exist only in a checkout.
+PINS = (CHECKOUT / "requirements-cuda.txt", CHECKOUT / "requirements-exl3.txt")
+# A line with a wheel: its package, and the CUDA, torch, Python and platform it was built for.
 PIN = re.compile(
     r"^(?P<name>[\w-]+) @ \S*/[^/-]+-(?P<version>[\d.]+)\+cu(?P<cuda>\d+)\.?torch(?P<torch>[\d.]+)"
     r"[^-]*-(?P<tag>\w+)-\w+-(?P<platform>\w+)\.whl\S* ; python_version == \"(?P<python>[\d.]+)\"$",
@@ -53,7 +54,7 @@ MARKS = {True: "✓", None: "-", False: "✗"}
 
 class Line(NamedTuple):
     what: str
-    is_good: bool | None  # None: it lacks what a server can do without
+    is_good: bool | None  # None: missing, but a server can do without it
     told: str
     follows: str = ""
 
@@ -78,7 +79,7 @@ def look() -> Iterator[Line]:
     versions = {name: _version(name) for name in PACKAGES}
     for name, version in versions.items():
         lacks = None if name in OPTIONAL else False
-        told = version or "is not installed"
+        told = version or "not installed"
         yield Line(name, True if version else lacks, told, "" if version else _cure(name))
     found = gpus()
     if not found:
@@ -104,7 +105,7 @@ def look() -> Iterator[Line]:
 
 
 def _of_cluster() -> Iterator[Line]:
-    """Whether others may be able to reach the ports of a cluster, if the settings have one."""
+    """Whether other networks may reach the cluster's ports, if the settings have a cluster."""
     try:
         cluster = read_settings().cluster
     except SettingsError as error:
@@ -114,13 +115,11 @@ def _of_cluster() -> Iterator[Line]:
         return
     found = answers_outside(cluster, addresses_here())
     for address, ports in found.items():
-        told = (
-            f"{len(ports)} ports answer at {address} too, outside of {cluster.network}: {ports[0]}"
-        )
+        told = f"{len(ports)} ports also answer at {address}, outside {cluster.network}: {ports[0]}"
         told += f" to {ports[-1]}" * (len(ports) > 1)
-        yield Line("cluster", None, told, "Let a firewall block all other networks.")
+        yield Line("cluster", None, told, "Block all other networks with a firewall.")
     if not found:
-        yield Line("cluster", True, f"none of its ports answers outside of {cluster.network}")
+        yield Line("cluster", True, f"none of its ports answers outside {cluster.network}")
 
 
 def _of_gpus(found: list[Gpu], probe: dict[str, Any], has_exl3: bool) -> Iterator[Line]:
@@ -130,13 +129,13 @@ def _of_gpus(found: list[Gpu], probe: dict[str, Any], has_exl3: bool) -> Iterato
         follows = "" if is_new else f"It needs driver {NEEDED_DRIVER} or newer."
         yield Line("GPU", is_new, told, follows)
         if gpu.capability < AMPERE:
-            needed = f"flash-attn needs {_dotted(AMPERE)}, and paged attention flash-attn."
+            needed = f"flash-attn needs {_dotted(AMPERE)}, and paged attention needs flash-attn."
             yield Line("capability", None, _dotted(gpu.capability), needed)
     if probe["cuda"] is None:
-        yield Line("CUDA", False, "torch has none", "Install torch's build with CUDA.")
+        yield Line("CUDA", False, "torch has none", "Install a torch build with CUDA.")
     elif not probe["sees"]:
         told = f"torch for CUDA {probe['cuda']} sees no GPU"
-        yield Line("CUDA", False, told, "The driver may be older than that; see `nvidia-smi`.")
+        yield Line("CUDA", False, told, "The driver may be too old for it; see `nvidia-smi`.")
     else:
         yield Line("CUDA", True, f"torch for CUDA {probe['cuda']} sees {probe['sees']}")
     if probe["extension"] is not True and has_exl3:
@@ -154,18 +153,18 @@ def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
         for i, gpu in enumerate(found):
             check_capability(i, gpu.name, gpu.capability)
     except engine.ModelError as error:
-        return Line("exllamav3", None, str(error), "Only for EXL3 models.")
+        return Line("exllamav3", None, str(error), "Needed only for EXL3 models.")
     has_compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     header = pathlib.Path(sysconfig.get_path("include"), "Python.h")
     if not has_compiler or not header.is_file():
         lacks = f"{header}" if has_compiler else "a compiler"
         told = f"Triton needs gcc or clang, and Python's headers: {lacks} is missing"
-        return Line("exllamav3", None, told, "Only for EXL3 models.")
+        return Line("exllamav3", None, told, "Needed only for EXL3 models.")
     return Line("exllamav3", True, f"{_version('exllamav3')}, for EXL3 models")
 
 
 def of_pins(pins: pathlib.Path, python: str, is_needed: bool) -> Line:
-    """Whether the wheels in a list for GPUs fit each other and this Python."""
+    """Whether the wheels in a requirements file for GPUs fit each other and this Python."""
     text = pins.read_text()
     torch = re.search(r"^torch==(\S+)", text, re.MULTILINE)
     wheels = [found.groupdict() for found in PIN.finditer(text)]
@@ -180,10 +179,10 @@ def of_pins(pins: pathlib.Path, python: str, is_needed: bool) -> Line:
     if own and all(wheel["platform"] == this for wheel in own):
         names = ", ".join(f"{wheel['name']} {wheel['version']}" for wheel in own)
         told = f"{names} are for torch {torch[1]}, CUDA {cudas.pop()} and this Python"
-        return Line(pins.name, True, told, "" if is_needed else "Needed only on a GPU.")
+        return Line(pins.name, True, told, "" if is_needed else "Needed only with a GPU.")
     pythons = sorted({wheel["python"] for wheel in wheels})
-    told = f"for Python {', '.join(pythons)} on {wheels[0]['platform']}, this is {python} on {this}"
-    cure = "They would not install here: docs/deployment.md has other ways."
+    told = f"for Python {', '.join(pythons)} on {wheels[0]['platform']}; this is {python} on {this}"
+    cure = "They can't be installed here: docs/deployment.md has other ways."
     return Line(pins.name, False if is_needed else None, told, cure)
 
 
@@ -192,7 +191,7 @@ def _disagreements(wheel: dict[str, str], torch: str | None) -> Iterator[str]:
     if wheel["tag"] != f"cp{wheel['python'].replace('.', '')}":
         yield f"{name} is a wheel for {wheel['tag']}"
     if torch is None or not f"{torch}.".startswith(f"{wheel['torch']}."):
-        yield f"{name} is built for torch {wheel['torch']}, and torch is {torch}"
+        yield f"{name} is built for torch {wheel['torch']}, but torch is {torch}"
 
 
 def _dotted(capability: tuple[int, int]) -> str:
@@ -213,7 +212,7 @@ def _cure(name: str) -> str:
 
 
 def probe() -> dict[str, Any]:
-    """Versions and devices according to torch, in a separate process, because the import takes
+    """Versions and devices according to torch. Runs a separate process, because the import takes
     seconds and might hang.
     """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
@@ -228,4 +227,4 @@ def probe() -> dict[str, Any]:
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return told
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-        return {"cuda": None, "sees": 0, "extension": f"torch can't be asked: {error}"}
+        return {"cuda": None, "sees": 0, "extension": f"torch can't be queried: {error}"}

@@ -21,11 +21,11 @@ from switchyard.engine.model.model_dir import read_config
 from switchyard.engine.model.weights import check_files
 
 CANNOT_LOAD = 3
-MASTER = 30 * 2**20  # bytes of gunicorn's process beside the one with the model
+MASTER = 30 * 2**20  # bytes of gunicorn's master process
 
 
 def _size(value: str) -> float:
-    """Memory of a GPU, in GiB, because this is how cards are named, regardless of the unit."""
+    """Memory of a GPU in GiB, whatever the unit: a card sold as 24 GB has 24 GiB."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(?:G|GB|GiB)?", value, re.IGNORECASE)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value!r} must be a size such as 24 or 24GB")
@@ -33,7 +33,7 @@ def _size(value: str) -> float:
 
 
 class _Bits(click.FloatRange):
-    """Bits a weight."""
+    """Bits per weight."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -47,7 +47,7 @@ class _Bits(click.FloatRange):
 @click.option(
     "--bits",
     type=_Bits(2, 16),
-    help="Bits per weight, such as 4.0, for a model that isn't downloaded: reads only config.json.",
+    help="Bits per weight, such as 4.0, to estimate from config.json before a download.",
 )
 @click.option(
     "--context",
@@ -59,7 +59,7 @@ class _Bits(click.FloatRange):
     type=click.IntRange(1, 4096),
     default=1,
     show_default=True,
-    help="Number of such contexts that the cache should hold at once.",
+    help="Number of contexts that the cache should hold at once.",
 )
 @click.option(
     "--gpu",
@@ -67,8 +67,8 @@ class _Bits(click.FloatRange):
     type=_size,
     multiple=True,
     metavar="SIZE",
-    help="Memory of a GPU, such as 24GB; repeatable. Default: the free memory of the GPUs"
-    " of this machine, if there are any.",
+    help="Memory of a GPU, such as 24GB; repeatable. Default: the free memory of this machine's"
+    " GPUs, if any.",
 )
 @click.option("--draft", metavar="DIR", help="Directory of a draft model.")
 @click.option(
@@ -153,14 +153,14 @@ def _check_whole(model_dir: str, bits: float | None) -> None:
         check_files(root)
         read_config(model_dir)
         raise engine.ModelError(
-            f"{model_dir} has no .safetensors file: --bits 4.0 estimates from config.json"
+            f"{model_dir} has no .safetensors file: to use only config.json, add --bits 4.0"
         )
 
 
 def _format(model_dir: str, bits: float | None) -> str:
     if bits is None:
         return engine.ModelDir.read(model_dir).format
-    return f"with {bits:g} bits a weight, by config.json"
+    return f"{bits:g} bits per weight, from config.json"
 
 
 def _ram(config: ModelConfig, tokens: int) -> tuple[int, int] | None:
@@ -204,10 +204,10 @@ def _of_gpu(number: int, size: int, adapters: int, reserve: float) -> str:
 
 
 def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
-    """`is_asked`: whether the context was given."""
+    """`is_asked`: whether the user gave the context."""
     settings = found.settings
     if found.rows[0].fits is None:
-        yield "--gpu 24GB says what fits on a GPU of 24 GiB."
+        yield "To see what fits on a GPU with 24 GiB, add --gpu 24GB."
     elif settings is None and (most := max(row.most_tokens or 0 for row in found.rows)):
         yield f"✗ At most {most:,} tokens of cache fit: use fewer --jobs"
     elif settings is None:
@@ -215,11 +215,11 @@ def _conclusion(found: Plan, is_asked: bool) -> Iterator[str]:
     else:
         context = settings["max_seq_len"]
         if context < found.context:
-            mark, cure = ("✗", ": a smaller --context, or fewer --jobs") if is_asked else ("!", "")
+            mark, cure = ("✗", ": reduce --context or --jobs") if is_asked else ("!", "")
             yield f"{mark} {found.context:,} tokens don't fit; at most {context:,} do{cure}"
         mode = json.dumps(settings["cache_mode"])
         tokens = settings["cache_tokens"]
         yield "Settings:"
         yield f"  max_seq_len = {context}\n  cache_tokens = {tokens}\n  cache_mode = {mode}"
         if copies := next((row.copies for row in found.rows if row.fits), None):
-            yield f"Beside that, unpacked_weights: {copies / GIB:.1f} GiB, for speed"
+            yield f"In addition, for speed: unpacked_weights with {copies / GIB:.1f} GiB"

@@ -24,11 +24,11 @@ PREFIX = "sk-sy-"
 NUM_BYTES = 32
 MIN_GIVEN = 20  # characters of a key that the operator supplies
 
-HEAD = "# API keys of Switchyard: docs/operations.md. Never the keys themselves, only hashes.\n"
+HEAD = "# Switchyard's API keys, only as hashes: see docs/operations.md.\n"
 
 
 @click.group()
-@click.option("--file", help="File of the keys. Default: the setting keys_file.")
+@click.option("--file", help="The key file. Default: the setting keys_file.")
 @click.pass_context
 def keys(context: click.Context, file: str | None) -> None:
     """Create, list and revoke API keys."""
@@ -47,7 +47,7 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
             raise Failed(str(error)) from None
         if not path:
             raise click.UsageError("no key file: give --file, or set keys_file in the settings")
-        # The real path: else an edit would replace a link by a file.
+        # The real path; otherwise an edit would replace a link with a file.
         command(os.path.realpath(path), *args, **options)
 
     return run
@@ -63,7 +63,9 @@ def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]
 @click.option("--model", "models", multiple=True, help="A model that the key may use; repeatable.")
 @click.option("--rpm", type=int, help="Maximum number of requests per minute.")
 @click.option(
-    "--tpm", type=int, help="Maximum tokens per minute: computed prompt tokens and new tokens."
+    "--tpm",
+    type=int,
+    help="Maximum number of tokens per minute: computed prompt tokens and new tokens.",
 )
 @click.option("--concurrency", type=int, help="Maximum number of concurrent requests.")
 @click.option("--max-tokens", type=int, help="Maximum number of new tokens per request.")
@@ -118,7 +120,7 @@ def list_keys(path: str, as_json: bool) -> None:
 @click.argument("name")
 @with_file
 def remove(path: str, name: str) -> None:
-    """Revoke a key. Requests that already run with it finish."""
+    """Revoke a key. Requests that are already running with it finish."""
 
     def without(text: str) -> str:
         parts = blocks(text)
@@ -197,7 +199,7 @@ def _show(name: str, key: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"name": name} | ({} if key is None else {"key": key})))
     elif key is None:
-        click.echo(f"{name} already has this key", err=True)
+        click.echo(f"{name} now has this key", err=True)
     else:
         click.echo(f"New API key for {name}. Copy it now; it can't be shown again:", err=True)
         click.echo(key)

@@ -1,6 +1,6 @@
-"""Edits the file of API keys. Each change is one step, so a running server never reads half of it.
-The owner's comments stay. The standard library can read TOML but not write it, so entries are
-edited as text.
+"""Edits the file of API keys. Each change is atomic, so a running server never reads half of it.
+Comments are kept. The standard library can read TOML but not write it, so entries are edited as
+text.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def read(path: str) -> KeyTable:
 
 
 def block(values: dict[str, Any]) -> str:
-    """A TOML block. JSON's strings, numbers and lists are also valid in TOML."""
+    """A TOML block. JSON strings, numbers and lists are also valid in TOML."""
     expires = values.get("expires")
     try:
         when = None if expires is None else datetime.fromisoformat(expires)
@@ -59,7 +59,7 @@ def block(values: dict[str, Any]) -> str:
 
 
 def place(parts: list[str], name: str, path: str) -> int:
-    """Index of the block that holds the entry."""
+    """The index of the block that holds the entry."""
     for i, part in enumerate(parts):
         entries = tomllib.loads(part).get("keys", [])
         if any(entry["name"] == name for entry in entries):
@@ -75,7 +75,7 @@ def edit(
     expected: set[str],
     max_priority: int = MAX_PRIORITY,
 ) -> None:
-    """Replace the file in one step. Raises Failed unless a server with this `max_priority` could
+    """Replaces the file in one step. Raises Failed unless a server with this `max_priority` could
     read the result, and the result differs only in the entries `expected`.
     """
     with _locked(os.path.dirname(path)):
@@ -104,7 +104,7 @@ def _differ(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> set[st
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Locks out other such commands."""
+    """Locks out other commands that edit the file."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
@@ -117,7 +117,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    """Owner and mode stay; a new file has mode 0600."""
+    """Keeps the file's owner and mode; a new file gets mode 0600."""
     directory = os.path.dirname(path)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".keys-")

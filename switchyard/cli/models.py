@@ -11,7 +11,7 @@ import click
 from switchyard.cli.server import ask, url_of_settings
 from switchyard.settings import KEY
 
-PATIENCE = 3600.0  # seconds without news of a load
+PATIENCE = 3600.0  # seconds to wait for the next news of a load
 
 Context = dict[str, Any]
 
@@ -64,7 +64,7 @@ def show(there: Context, as_json: bool) -> None:
 @click.option(
     "--way",
     type=click.Choice(["beside", "drain"]),
-    help="How to swap. Default: beside if memory allows, else drain.",
+    help="How to swap. Default: beside if memory allows, otherwise drain.",
 )
 @click.pass_obj
 def load(
@@ -79,13 +79,13 @@ def load(
     if "error" in events[-1]:
         click.echo(f"switchyard: {events[-1]['error']['message']}", err=True)
         sys.exit(1)
-    how = {"beside": ", beside the old one", "drain": ", after the old one's end"}
+    how = {"beside": ", beside the old one", "drain": ", after the old one ended"}
     told = how.get(events[-1]["way"], "")
-    click.echo(f"{name} is loaded, in {events[-1]['seconds']:.1f} s{told}")
+    click.echo(f"{name} was loaded in {events[-1]['seconds']:.1f} s{told}")
 
 
 def _show_progress(line: bytes) -> None:
-    """Shows the progress on a terminal, in a line that is overwritten."""
+    """Shows the progress on a terminal, in a line that is updated in place."""
     if line.startswith(b"data: ") and sys.stderr.isatty():
         progress = json.loads(line[6:]).get("progress")
         share = "" if progress is None else f"loading, {progress:.0%}"
@@ -104,8 +104,8 @@ def unload(there: Context, name: str, drain: float | None) -> None:
     query = "" if drain is None else f"?drain={drain:g}"
     ask(there["base"], "DELETE", path + query, there["headers"])
     click.echo(
-        f"{name} is unloaded after its last job, if it has any; a request that names it loads it"
-        ' again, unless it has `load = "manual"`'
+        f"{name} will be unloaded after its last job, if it has any. After that, a request that"
+        ' names it loads it again, unless it has `load = "manual"`.'
     )
 
 
@@ -117,13 +117,13 @@ def alias(there: Context, alias: str, name: str) -> None:
     """Make ALIAS refer to the model NAME."""
     path = f"/admin/aliases/{urllib.parse.quote(alias, safe='')}"
     told = json.loads(ask(there["base"], "PUT", path, there["headers"], {"model": name}))
-    before = f", and was {told['before']}" if told["before"] else ""
-    click.echo(f"{alias} is {told['model']}{before}")
+    before = f", instead of {told['before']}" if told["before"] else ""
+    click.echo(f"{alias} now refers to {told['model']}{before}")
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Name and value. The value is written as in the file; a text needs no quotes. Raises
-    click.UsageError.
+    """Name and value. The value is written as in the settings file, but strings need no quotes.
+    Raises click.UsageError.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

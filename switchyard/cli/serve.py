@@ -13,7 +13,7 @@ from switchyard.cli.options import read, with_model_settings, with_settings
 from switchyard.engine.models.opening import own_config
 from switchyard.engine.sources import is_source
 
-# Without it glibc keeps up to 240 KB of freed memory for each of some hundred threads.
+# Without it, glibc keeps up to 240 KB of freed memory for each of over a hundred threads.
 TUNABLES = "glibc.malloc.tcache_count=0"
 
 

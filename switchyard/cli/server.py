@@ -14,7 +14,7 @@ import click
 from switchyard import settings
 from switchyard.settings import KEY, SettingsError
 
-ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # address of all networks -> of this machine
+ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # wildcard address -> loopback address
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -29,7 +29,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def url_of_settings() -> str:
-    """The URL of the address in the settings. Raises click.UsageError."""
+    """The URL for the address in the settings. Raises click.UsageError."""
     try:
         bind = settings.bind()
     except SettingsError as error:
@@ -46,8 +46,8 @@ def connect(
     url: str, timeout: float, context: ssl.SSLContext | None = None
 ) -> tuple[http.client.HTTPConnection, str]:
     """Returns a connection, and the prefix of its paths. `url`: http://, https:// or unix:PATH.
-    `timeout`: seconds without a byte. `context`: for TLS; None checks the certificate. Raises
-    click.UsageError.
+    `timeout`: seconds to wait for each byte. `context`: for TLS; None checks the certificate.
+    Raises click.UsageError.
     """
     if url.startswith("unix:"):
         return _UnixConnection(url.removeprefix("unix:"), timeout), ""
@@ -69,9 +69,9 @@ def ask(
     timeout: float = 30,
     each: Callable[[bytes], None] = lambda line: None,
 ) -> bytes:
-    """Returns the body of a successful answer. Otherwise the process ends with a message. `body`:
-    sent as JSON unless None. `timeout`: seconds without a byte. `each` is called with each line as
-    it arrives.
+    """Returns the body of a successful answer. Otherwise the process exits with a message. `body`:
+    sent as JSON unless None. `timeout`: seconds to wait for each byte. `each` is called with each
+    line as it arrives.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})
@@ -104,7 +104,8 @@ def ask(
 def drain(url: str | None) -> None:
     """Let this machine's server finish its requests and end.
 
-    Returns at once. The server ends after its last request, or after the time in the setting grace.
+    Returns immediately. The server exits after its last request, or after the number of seconds in
+    the setting grace.
     """
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")

@@ -11,7 +11,7 @@ import click
 from switchyard.cli.server import ask, url_of_settings
 from switchyard.settings import KEY
 
-PAUSE = 2.0  # seconds between two looks
+PAUSE = 2.0  # seconds between two updates
 
 
 @click.command()
@@ -29,7 +29,7 @@ def status(url: str | None, key: str | None, watch: bool, as_json: bool) -> None
         while watch:
             time.sleep(PAUSE)
             text = _text(base, key, as_json)
-            click.clear()  # does nothing where the output is no terminal
+            click.clear()  # does nothing if the output is not a terminal
             click.echo(text)
 
 
@@ -40,7 +40,7 @@ def _text(base: str, key: str | None, as_json: bool) -> str:
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
-    yield f"switchyard {told['version']}, for {_duration(told['uptime'])}"
+    yield f"switchyard {told['version']}, up for {_duration(told['uptime'])}"
     for model in told["models"]:
         progress = "" if model["progress"] is None else f" {model['progress']:.0%}"
         jobs = f"{model['running']} running, {model['waiting']} waiting"
@@ -60,7 +60,7 @@ def _whole(model: dict[str, Any]) -> Iterator[str]:
     yield most
     yield (
         f"{model['tokens_per_second']:g} tokens/s, {model['prompt_tokens_per_second']:g} of prompts"
-        + ("" if model["iteration_ms"] is None else f", {model['iteration_ms']:g} ms a step")
+        + ("" if model["iteration_ms"] is None else f", {model['iteration_ms']:g} ms per step")
     )
     if model["last_iteration_age"] > 1:
         yield f"the last step was {model['last_iteration_age']:g} seconds ago"

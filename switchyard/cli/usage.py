@@ -1,4 +1,4 @@
-"""`switchyard usage` shows the usage of API keys; `switchyard ledger` manages the file of usage."""
+"""`switchyard usage` shows the usage of API keys; `switchyard ledger` manages the ledger's file."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ TEXTS = ("day", "key", "model")  # columns of text; the others are numbers
 )
 @click.option("--to", "last", metavar="DAY", help="Last day. Default: today.")
 @click.option(
-    "--group-by", metavar="NAMES", help="Names to group by: some of day,key,model. Default: all."
+    "--group-by", metavar="NAMES", help="Columns to group by: any of day,key,model. Default: all."
 )
 @click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
 @click.option("--json", "form", flag_value="json", help="Print the server's JSON.")
@@ -52,7 +52,7 @@ def usage(
 
 
 @click.group()
-@click.option("--file", help="File of the ledger. Default: the setting ledger.")
+@click.option("--file", help="The ledger's file. Default: the setting ledger.")
 @click.pass_context
 def ledger(context: click.Context, file: str | None) -> None:
     """Back up the ledger, or delete a key's rows, even while its server runs."""
@@ -68,7 +68,7 @@ def backup(file: str | None, target: str) -> None:
 
     with _path(file) as path:
         back_up(path, target)
-    click.echo(f"{path} is copied to {target}")
+    click.echo(f"{path} was copied to {target}")
 
 
 @ledger.command()
@@ -87,7 +87,7 @@ def forget(file: str | None, name: str) -> None:
     if not num_requests and not num_days:
         click.echo(f"switchyard: ledger {path} has no rows of {name}", err=True)
         sys.exit(1)
-    click.echo(f"{name}: {num_requests} requests and {num_days} sums of days are deleted")
+    click.echo(f"{name}: deleted {num_requests} requests and {num_days} daily sums")
 
 
 @contextlib.contextmanager
@@ -104,9 +104,9 @@ def _path(file: str | None) -> Iterator[str]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Columns, numbers aligned right; the last line is the sum."""
+    """The lines of a table with numbers aligned right. The last line is the total."""
     if not rows:
-        return ["nothing was used"]
+        return ["no usage"]
     names = list(rows[0])
     total = {name: "" if name in TEXTS else sum(row[name] for row in rows) for name in names}
     total[names[0]] = "all"

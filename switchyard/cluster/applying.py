@@ -12,8 +12,8 @@ from switchyard.cluster.wanted import Wanted
 from switchyard.server.shared_engine import RELEASE
 
 DONE, FAILED, UNDONE = 0, 1, 3  # exit statuses
-PERIOD = 0.5  # seconds between looks
-REMIND = 30.0  # seconds between lines of a wait
+PERIOD = 0.5  # seconds between checks
+REMIND = 30.0  # seconds between messages about a wait
 UNPLACED = 10.0  # seconds without a place for an engine, after which it counts as waiting
 PLACING = 60.0  # the same if there seems to be room: a busy machine starts a process slowly
 
@@ -27,7 +27,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
     waits_since: dict[str, float] = {}
     while True:
         if not cluster.is_latest(name):
-            tell("another apply has begun since and takes precedence")
+            tell("a newer apply has begun and takes precedence")
             return UNDONE
         states = cluster.states()
         now = time.monotonic()
@@ -60,9 +60,7 @@ def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None
 
 
 def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[str], None]) -> int:
-    """Returns the exit status, which is 3 if engines remain after the time that they have to
-    end.
-    """
+    """Returns the exit status, which is 3 if engines still run after the time allowed."""
     cluster.delete(names)
     deadline = time.monotonic() + grace + RELEASE + 2 * STOP
     while left := sorted(set(names) & set(cluster.states())):
@@ -78,7 +76,7 @@ def drain(address: str, here: Callable[[], Sequence[str]], tell: Callable[[str],
     """Wait until a machine has no more engines. `here`: the engines on that machine."""
     told, last = -REMIND, ""
     while left := here():
-        line = f"{', '.join(left)}: until as many serve elsewhere, and all requests have ended"
+        line = f"{', '.join(left)}: waiting for replacements, and for all requests to end"
         if line != last or time.monotonic() > told + REMIND:
             told, last = time.monotonic(), line
             tell(line)
@@ -97,8 +95,8 @@ def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
 
 
 def _has_failed(state: dict[str, Any], faults: Sequence[str]) -> bool:
-    """Whether an engine fails. `faults`: since this `apply`. For Serve, a model that lost an engine
-    before this `apply` is still unhealthy.
+    """Whether an engine has failed. `faults`: those since this `apply`. For Serve, a model that
+    lost an engine before this `apply` is still unhealthy.
     """
     is_over = state["state"] == "DEPLOY_FAILED" and not state["replicas"].get("RUNNING")
     is_new = is_over or (state["state"] in ("DEPLOY_FAILED", "UNHEALTHY") and faults)
@@ -115,6 +113,6 @@ def _only_waits(state: dict[str, Any]) -> bool:
 
 def _describe(state: dict[str, Any] | None) -> str:
     if not state:
-        return "is declared"
+        return "declared"
     parts = [f"{number} {name.lower()}" for name, number in sorted(state["replicas"].items())]
     return ", ".join(parts) or "no engine yet"

@@ -44,7 +44,7 @@ from switchyard.cluster.wanted import changes, wanted
 from switchyard.server.notifier import Notifier
 from switchyard.settings import CONFIG, file
 
-PATIENCE = 30.0  # seconds between a node's lines about a head that can't be reached
+PATIENCE = 30.0  # seconds between a node's messages that the head can't be reached
 
 Body = Callable[..., None]
 ADDRESS = click.option(
@@ -53,7 +53,7 @@ ADDRESS = click.option(
 
 
 def _with_faults(body: Body) -> Body:
-    """Faults in one line, with status 1."""
+    """Reports faults in one line, and exits with status 1."""
 
     @wraps(body)
     def run(**given: Any) -> None:
@@ -129,10 +129,10 @@ def apply(address: str | None, dry_run: bool) -> None:
         steps = changes(models, there.there())
         click.echo("\n".join(steps) or "the engines match the settings")
         if any(node["is_head"] and node["engines"] for node in there.nodes()):
-            click.echo("the head may have engines; they end with it")
+            click.echo("the head may run engines, which end with it")
         if dry_run:
             return
-        # Also without steps: a range may have changed, by which Serve scales later.
+        # Even without steps: the range by which Serve scales later may have changed.
         status = applying.apply(there, models, click.echo)
     sys.exit(status)
 
@@ -157,7 +157,7 @@ def down(address: str | None, name: str | None) -> None:
     with _connected(address) as (settings, there):
         names = list(there.there())
         if name is not None and name not in names:
-            raise ClusterError(f"{name} has no engines here; there is: {engine.listed(names)}")
+            raise ClusterError(f"{name} has no engines here; these have: {engine.listed(names)}")
         ending = names if name is None else [name]
         code = applying.down(there, ending, settings.grace, click.echo)
     sys.exit(code)
@@ -229,7 +229,7 @@ def _run(
     for one in both:
         one.start()
     notifier.tell("READY=1")
-    say(f"this machine is {own} of the cluster; its head is {place.head}")
+    say(f"this machine is {own} in the cluster; the head is {place.head}")
     while not is_told.wait(3600):
         pass
     for one in reversed(both):
@@ -238,7 +238,7 @@ def _run(
 
 def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None:
     """Waits until the head can be reached and has the same key, and prints a line every half
-    minute. Ray itself would end at once, or try a wrong key for minutes.
+    minute. Ray itself would end immediately, or try a wrong key for minutes.
     """
     while fault := _fault_of_head(place, variables):
         now = time.monotonic()
@@ -262,7 +262,7 @@ def _fault_of_head(place: ClusterSettings, variables: Mapping[str, str]) -> str:
 
 
 def _write_key(path: str) -> None:
-    """Raises OSError for a file that exists, because machines may use its key."""
+    """Raises OSError if the file exists, because machines may use its key."""
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as key:
         key.write(secrets.token_hex(32) + "\n")
     click.echo(f"{path} has a new key; copy it to each machine")

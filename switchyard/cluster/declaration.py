@@ -12,7 +12,7 @@ from switchyard.cluster.wanted import Wanted
 from switchyard.server.shared_engine import RELEASE
 
 DEPLOYMENT = "engine"
-STOP = 5.0  # seconds that a supervisor takes beyond its engine
+STOP = 5.0  # seconds that a supervisor takes after its engine has ended
 UP, DOWN = 10.0, 300.0  # seconds of load before a step of the autoscaler
 
 
@@ -74,17 +74,17 @@ def _needs(wanted: Wanted) -> dict[str, Any]:
 
 
 class ByJobs:
-    """An autoscaler for Serve, which aims at `jobs` jobs for each engine."""
+    """An autoscaler for Serve, which aims at `jobs` jobs per engine."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """`context`: that of Serve. Returns the number of engines, and no state to remember."""
+        """`context`: Serve's. Returns the number of engines, and no state to remember."""
         loads = context.aggregated_metrics or {}
         jobs, waiting = loads.get("jobs"), loads.get("wanted")
         if not jobs:  # no engine has reported yet
             return context.target_num_replicas, {}
-        # A job that waits in a server is wanted of each engine.
+        # Every engine reports the jobs that wait in servers.
         number = sum(jobs.values()) + max(waiting.values() if waiting else [0])
         return math.ceil(number / self._jobs), {}

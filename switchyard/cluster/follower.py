@@ -13,14 +13,14 @@ from switchyard.app.table_settings import ClusterSettings
 from switchyard.cluster.processes.watched import say
 from switchyard.cluster.ray_client import Cluster, ClusterError
 
-PERIOD = 1.0  # seconds between questions
-STUCK = 60.0  # seconds for one question; then the process ends
-LOOK = 1.0  # seconds between looks at the clock
+PERIOD = 1.0  # seconds between queries
+STUCK = 60.0  # seconds for one query, after which the process ends
+LOOK = 1.0  # seconds between checks of the clock
 
 
 def write(path: str, at: Sequence[str]) -> bool:
-    """Replace the file in one step, so that a server reads either the old engines or the new ones.
-    An empty list isn't written, because servers would treat it as a fault of the source. Returns
+    """Replaces the file in one step, so that a server reads either the old engines or the new ones.
+    Doesn't write an empty list, because servers would treat it as a fault of the source. Returns
     whether the file has changed.
     """
     text = "".join(f"{one}\n" for one in sorted(at))
@@ -62,7 +62,7 @@ class Alarm:
 
 
 def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
-    """Run until the process ends."""
+    """Runs until the process ends."""
     fault = ""
     while True:
         alarm.sign()
@@ -72,7 +72,7 @@ def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
                 continue
             try:
                 at = [one["at"] for one in cluster.engines(name)]
-            except Exception as reason:  # an engine that ends meanwhile, or no head
+            except Exception as reason:  # an engine that has just ended, or no head
                 fault = f"{name}: no answer: {type(reason).__name__}"
                 continue
             if write(settings.members_file(name), at):

@@ -13,11 +13,11 @@ from switchyard.app.table_settings import ClusterSettings
 
 PORT = 6379  # of the head
 SLOTS = "engine"  # Ray's resource: engines without a GPU that a machine may have
-LABEL = "switchyard"  # the name of Ray's label that has a machine's own
-OBJECT_STORE = 80_000_000  # bytes, about the least that Ray takes; nothing goes through it
+LABEL = "switchyard"  # the name under which Ray keeps a machine's label
+OBJECT_STORE = 80_000_000  # bytes, about the least that Ray accepts; nothing is stored there
 FIRST_WORKER, LAST_WORKER = 20000, 20099
 HEADLESS = 365 * 86400  # seconds without a head after which Ray ends here, with all engines
-# The command `ray`, whose head has no server for Ray clients: there is no option for that.
+# The command `ray`, but the head starts no server for Ray clients. Ray has no option for that.
 RAY = (
     "import ray.scripts.scripts as ray; ray.get_ray_client_dependency_error = lambda: 'unwanted';"
     " ray.main()"
@@ -39,7 +39,7 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
             f" {', '.join(here)}"
         )
     raise SettingsError(
-        f"cluster.network: {cluster.network} has {', '.join(inside)} of this machine: choose one"
+        f"cluster.network: this machine has {', '.join(inside)} in {cluster.network}: choose one"
         " with --address"
     )
 
@@ -61,9 +61,9 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
     """Ray's variables for the processes that always run here. Unlike commands, these processes
-    survive the loss of the head. They end at once at SIGTERM, because `cluster node --drain` moves
-    engines. Engines run at the niceness of `cluster node`; by default, Ray gives its workers and
-    their children a low priority.
+    survive the loss of the head. They end immediately on SIGTERM, because `cluster node --drain`
+    moves engines. Engines run at the niceness of `cluster node`; by default, Ray gives its workers
+    and their children a low priority.
     """
     lasting = {
         "RAY_worker_niceness": "0",

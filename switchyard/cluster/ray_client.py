@@ -20,15 +20,15 @@ from switchyard.cluster.processes.failures import Failures
 from switchyard.cluster.wanted import There, Wanted
 from switchyard.engine.links.hosts.key import keys_in, read_key
 
-VERSION = "2.60"  # of Ray: a private call of its is used
+VERSION = "2.60"  # of Ray, whose private functions are used
 CURE = "pip install 'switchyard[cluster]'"
 REACH = 10.0  # seconds for the head to answer
 ASK = 5.0  # seconds for all engines to answer
 KNOCK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
 APPLY = "switchyard-apply"  # names the latest `apply` in Ray's store
-FILES = "switchyard-files "  # and the name of a model: the fingerprint where `apply` ran
+FILES = "switchyard-files "  # before a model's name: the fingerprint where `apply` ran
 
-FAULT = "RuntimeError: "  # begins the line in which a supervisor says why there is no engine
+FAULT = "RuntimeError: "  # begins the line with a supervisor's reason why there is no engine
 
 
 class ClusterError(Exception):
@@ -68,9 +68,9 @@ def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
 
 
 def drain(settings: Settings, address: str) -> None:
-    """Have Serve start a machine's engines elsewhere, then end those on the machine, and place no
-    others on it. Raises ClusterError. Uses no `Cluster`, because with the last engine Ray ends on
-    the machine, and so does each process that is connected there.
+    """Makes Serve start a machine's engines elsewhere, then end those on the machine, and place no
+    others on it. Raises ClusterError. Doesn't use `Cluster`, because Ray ends on the machine with
+    the last engine, and so does each process that is connected to it.
     """
     gcs = _connect(settings)
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
@@ -87,7 +87,7 @@ def drain(settings: Settings, address: str) -> None:
 
 
 def _connect(settings: Settings) -> Any:
-    """A connection to the store of the cluster's state. Raises ClusterError within some seconds."""
+    """A connection to the store of the cluster's state. Raises ClusterError within seconds."""
     check_installed()
     assert settings.cluster is not None
     os.environ.update(environment(settings.cluster, key_of(settings)))
@@ -109,12 +109,12 @@ def cause_of(apply: str, version: str) -> str:
 def explain(text: str) -> str:
     """What one of Ray's errors means for an operator, in one line; empty for an unknown error."""
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
-        return "the head has another key: compare engine_key_file"
+        return "the head has a different key: compare engine_key_file"
     if "Version mismatch" in text:
         words = [line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line]
-        return f"the head has other versions of Ray or Python: {', '.join(words) or CURE}"
+        return f"the head has different versions of Ray or Python: {', '.join(words) or CURE}"
     if "Can't find a node_ip_address" in text or "node with" in text.lower():
-        return "this machine has no node of the cluster: run this where head or node runs"
+        return "this machine is not in the cluster: run this where the head or a node runs"
     return ""
 
 
@@ -136,8 +136,8 @@ class Cluster:
     """A connection to the head. One thread."""
 
     def __init__(self, settings: Settings, address: str) -> None:
-        """`address`: that of this machine. Raises ClusterError within some seconds."""
-        self._gcs = _connect(settings)  # `init` goes on for minutes with a wrong key
+        """`address`: that of this machine. Raises ClusterError within seconds."""
+        self._gcs = _connect(settings)  # `init` keeps trying a wrong key for minutes
         assert settings.cluster is not None
         import ray
 
@@ -251,7 +251,7 @@ class Cluster:
         for one in wanted:
             self._store.put(FILES + one.name, one.files())
         self._serve.start(proxy_location="Disabled")
-        # A model whose engines all failed to start: Serve doesn't try it again.
+        # Serve doesn't retry a model whose engines have all failed to start.
         states = self.states()
         failed = {name for name, one in states.items() if one["state"] == "DEPLOY_FAILED"}
         self._client().delete_apps(
@@ -277,7 +277,7 @@ class Cluster:
 
 
 def _unit(wanted: Wanted) -> str:
-    """Ray's resource that an engine takes."""
+    """The Ray resource that an engine takes."""
     return "GPU" if wanted.gpus_each else SLOTS
 
 

@@ -44,7 +44,7 @@ def lines_of(found: dict[str, Any]) -> Iterator[str]:
             f"{node['gpus']:.0f} GPUs",
             f"{node['engines']:.0f} engines without a GPU",
             *([f"label {node['label']}"] if node["label"] else []),
-            *(["is drained"] if node["is_draining"] else []),
+            *(["draining"] if node["is_draining"] else []),
         ]
         yield f"{node['address']}: {', '.join(parts)}"
     for name, model in found["models"].items():

@@ -27,7 +27,8 @@ class Supervisor:
         self, name: str, version: str, address: str, files: str, failures: Failures
     ) -> None:
         """`version`: that of the settings that `apply` has read. `files`: the model's fingerprint
-        where `apply` ran; empty if the model isn't there. Raises RuntimeError in one line.
+        where `apply` ran; empty if the model isn't there. Raises RuntimeError with a one-line
+        message.
         """
         if failures.is_pause:
             raise RuntimeError(f"{address}: {failures.line()}")
@@ -50,12 +51,12 @@ class Supervisor:
         self._grace = settings.grace + RELEASE
         self._version = version
         self._since = time.time()
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # the token
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # no token
         command = [sys.executable, "-m", "switchyard", "engine", "--name", name, "--at"]
         ports = settings.cluster.engine_ports
         self._engine = EngineProcess(command, address, ports, variables)
         _compare(here[0], files)
-        self._engine.start(lambda: os._exit(LOST))  # Serve sees it at once
+        self._engine.start(lambda: os._exit(LOST))  # Serve sees it immediately
 
     def info(self) -> dict[str, Any]:
         return {
@@ -78,8 +79,8 @@ class Supervisor:
         return loads_in(self._engine.status)
 
     def __del__(self) -> None:
-        """Serve ends a replica by this, and waits until it returns."""
-        with contextlib.suppress(AttributeError):  # it never came so far
+        """Serve ends a replica with this method, and waits until it returns."""
+        with contextlib.suppress(AttributeError):  # the constructor has failed
             self._engine.end(self._grace)
 
 

@@ -12,14 +12,14 @@ from switchyard.app.config import Settings
 from switchyard.app.table_settings import TableModel
 from switchyard.engine.model.contents import fingerprint
 
-NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine has no use for
+NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine doesn't use
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model's engines. `jobs`: how many jobs each engine should have; the number of engines
-    follows from it, and is from `least` to `most`. `nodes`: labels of the machines that may run
-    them; none: any machine. `version`: from `version_of`. `path`: of the model's files.
+    """A model's engines. `jobs`: how many jobs each engine should have; this determines the number
+    of engines, from `least` to `most`. `nodes`: labels of the machines that may run them; none: any
+    machine. `version`: from `version_of`. `path`: of the model's files.
     """
 
     name: str
@@ -88,7 +88,7 @@ def version_of(model: TableModel) -> str:
 
 
 def changes(wanted: Sequence[Wanted], there: Mapping[str, There]) -> list[str]:
-    """A line for each model that `apply` changes; none if everything is as wanted."""
+    """A line for each model that `apply` changes. No lines if everything is as wanted."""
     lines = [line for one in wanted if (line := _change(one, there.get(one.name)))]
     names = {one.name for one in wanted}
     return [

@@ -2,6 +2,6 @@
 
 import os
 
-# At its import, prometheus_client would share numbers between processes through this directory.
-# Only one process of this server counts.
+# On import, prometheus_client would share numbers between processes through this directory. Only
+# one process of this server has metrics.
 ignored_directory = os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)

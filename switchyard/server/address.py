@@ -20,13 +20,13 @@ def refusal(bind: str) -> str | None:
 
 
 def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str | None:
-    """Like `refusal`, after waiting for up to `seconds` for another server to leave the address.
+    """Like `refusal`, after waiting for up to `seconds` for another server to release the address.
     `tell` gets a message about the wait.
     """
     end = time.monotonic() + seconds
     found = _look(bind)
     if found is not None and found[1] and seconds:
-        tell(f"{bind} is taken: waiting {seconds:g} s for it")
+        tell(f"{bind} is taken: waiting up to {seconds:g} s for it")
     while found is not None and found[1] and time.monotonic() < end:
         time.sleep(LOOK)
         found = _look(bind)
@@ -50,10 +50,10 @@ def _look(bind: str) -> tuple[str, bool] | None:
             sock.bind((host, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return f"{bind} can't be listened on: {error.strerror}", False
+                return f"can't listen on {bind}: {error.strerror}", False
             other = f"{bind.rpartition(':')[0]}:{port % 65535 + 1}"
             return (
-                f"{bind} is taken by another program: end that, or choose another port, such as"
+                f"{bind} is taken by another program: stop it, or choose another port, such as"
                 f" SWITCHYARD_BIND={other}"
             ), True
     return None
@@ -69,4 +69,4 @@ def _of_path(path: str) -> tuple[str, bool] | None:
             pass
         except OSError:  # no such file, or no listener
             return None
-    return f"unix:{path} is taken by another server: end that, or choose another path", True
+    return f"unix:{path} is taken by another server: stop it, or choose another path", True

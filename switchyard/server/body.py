@@ -1,5 +1,5 @@
-"""The request body as the application reads it. It replaces gunicorn's own, which copies all
-received bytes for each small chunk, and takes a truncated body for a complete one.
+"""The request body as the application reads it. It replaces gunicorn's own body, which copies all
+received bytes for each small chunk, and treats a truncated body as complete.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ class Body(io.RawIOBase):
         return count
 
     def skip(self) -> bool:
-        """Whether the whole body has been read. Skips the rest of a short body if that has
+        """Whether the whole body has been read. Skips the rest of a short body if it has
         arrived.
         """
         buffer = self._connection.buffer
@@ -97,7 +97,7 @@ class Body(io.RawIOBase):
             if not self._is_chunked:
                 self.is_over = True
             elif self._line(2):
-                self._refuse("a chunk is longer than it says")
+                self._refuse("a chunk is longer than its stated size")
         return count
 
     def _begin_chunk(self) -> None:
@@ -121,11 +121,11 @@ class Body(io.RawIOBase):
             if not line:
                 return
             if not _TRAILER.fullmatch(line):
-                self._refuse(f"{line[:100]!r} is no trailer")
+                self._refuse(f"{line[:100]!r} is not a trailer")
         self._refuse(f"more than {MAX_TRAILERS} trailers")
 
     def _line(self, max_bytes: int) -> bytes:
-        """The next line, without its end, which must come within `max_bytes`."""
+        """The next line, without its line break, which must come within `max_bytes`."""
         buffer = self._connection.buffer
         num_searched = 0
         while (end := buffer.find(b"\r\n", max(num_searched - 1, 0), max_bytes + 2)) < 0:
@@ -138,7 +138,7 @@ class Body(io.RawIOBase):
         return line
 
     def _receive(self, size: int) -> None:
-        """Receive more bytes into the buffer, including those of later requests."""
+        """Receives more bytes into the buffer, including those of later requests."""
         sock = self._connection.sock
         if self._connection.is_late:
             seconds = self._connection.body_within
@@ -152,7 +152,7 @@ class Body(io.RawIOBase):
                 self._connection.threads.wait(self._connection)
             data = sock.recv(size)
         if not data:
-            self._refuse(f"it ends after {self._num_read} bytes, before its end")
+            self._refuse(f"it is incomplete: it ends after {self._num_read} bytes")
         self._connection.buffer += data
 
     def _comes_soon(self) -> bool:

@@ -26,31 +26,31 @@ from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
     "switchyard: one worker only: each would load its own model, and threads and CUDA do not"
-    " survive a fork. More requests at once: SWITCHYARD_MAX_BATCH_SIZE."
+    " survive a fork. For more requests at once, raise SWITCHYARD_MAX_BATCH_SIZE."
 )
 RELOAD = (
     " is refused: a second worker would load the model beside the first. To load new settings"
-    " or another model, end the server with SIGTERM and start it again."
+    " or another model, stop the server with SIGTERM and start it again."
 )
-PAUSE = 5.0  # seconds between turns of the master, usually one; more is a pause
+PAUSE = 5.0  # seconds between turns of the master's loop, usually one; more means a pause
 LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str, status: int = 1) -> NoReturn:
-    """Ends the process at once. With --preload, torch may be half imported, and would print errors
-    at an orderly end.
+    """Ends the process immediately. With --preload, torch may be half imported, and would print
+    errors during an orderly exit.
     """
     logs.say(message, log_format, is_error=True)
     os._exit(status)
 
 
 def _try(served: Sequence[engine.Served]) -> None:
-    """Tries model directories in the master. Each worker is a fork of it, so none has to try them
+    """Tests model directories in the master. Each worker is a fork of it, and needn't test them
     again. Raises ModelError.
     """
     if served:
         names = ", ".join(one.config.name for one in served)
-        logs.say(f"Trying the files of {names}, in a separate process", log_format)
+        logs.say(f"Testing the files of {names} in a separate process", log_format)
     for error in try_all(served).values():
         raise error
 
@@ -65,7 +65,7 @@ except OSError as error:
 try:
     settings = app.read_settings()
     log_format = settings.log_format
-    _try([one for one in settings.served() if one.load == "start"])  # any other fails alone
+    _try([one for one in settings.served() if one.load == "start"])  # others fail on their own
     if settings.keys_file:
         read_keys(settings.keys_file, settings.max_priority, bool(settings.ledger))
 except app.SettingsError as error:
@@ -77,25 +77,25 @@ wsgi_app = "switchyard.server.wsgi:app"
 bind = settings.bind
 workers = 1
 worker_class = Worker
-# Surplus connections wait in an unbounded queue, health checks among them. So there are more
-# threads than jobs that the engine takes.
+# Surplus connections, including health checks, wait in an unbounded queue. So there are more
+# threads than jobs that the engine accepts.
 threads = settings.num_threads
 num_files = limits.raise_open_files()
 worker_connections = limits.max_connections(threads, num_files)
 if worker_connections <= threads:
     _stop(
         f"switchyard: {num_files} open files (ulimit -n) are too few for {threads} request threads:"
-        f" it takes {2 * threads + limits.OWN_FILES + 1}"
+        f" at least {2 * threads + limits.OWN_FILES + 1} are needed"
     )
 preload_app = False  # the model is loaded in the worker, on its engine thread
 # The drain must end before gunicorn kills the worker.
 graceful_timeout = math.ceil(settings.grace + RELEASE + LAST_WRITES) + 10
-# Seconds of silence of the worker's main thread. It never waits for the model, whose hangs the
-# watchdog must detect first. What is left is a GIL that is held forever.
+# Seconds for which the worker's main thread may be silent. It never waits for the model, whose
+# hangs the watchdog must detect first. The only other cause of silence is a GIL held forever.
 timeout = math.ceil(settings.hang_exit) + 60
 keepalive = 5
 forwarder_headers = ""  # clients must not set the application's path
-umask = 0o177  # of a Unix socket: only its owner; `--umask 0o117` admits its group
+umask = 0o177  # of a Unix socket: admits only its owner; `--umask 0o117` also admits its group
 control_socket_disable = True  # all servers of a user share its path, and it can add workers
 loglevel = settings.log_level.lower()
 logger_class = JsonLogger if settings.log_format == "json" else Logger
@@ -118,8 +118,8 @@ def on_starting(server: Any) -> None:
     open_to_all = [place for place in server.cfg.address if not _is_private(place)]
     if open_to_all and not settings.keys_file:
         server.log.warning(
-            "There are no API keys: any client that reaches %s may use the model, see and end all"
-            " requests (docs/operations.md, keys_file)",
+            "There are no API keys: any client that reaches %s may use the model, and see and end"
+            " all requests (docs/operations.md, keys_file)",
             ", ".join(f"{host}:{port}" for host, port, *_ in open_to_all),
         )
     server.log.info(
@@ -156,8 +156,8 @@ class Patience:
 
 
 def when_ready(server: Any) -> None:
-    """Sets signal handlers in the master: the first SIGTERM or SIGINT drains, the second ends at
-    once.
+    """Sets signal handlers in the master: the first SIGTERM or SIGINT drains, the second ends the
+    server immediately.
     """
     signals = iter([signal.SIGTERM])
 
@@ -167,7 +167,7 @@ def when_ready(server: Any) -> None:
             notifier.tell_end(graceful_timeout)
         server.signal(number, frame)
 
-    # The worker calls it at /admin/drain; a supervisor may still send its first signal.
+    # For /admin/drain in the worker; a supervisor may send its first signal later.
     def drain(signum: int, frame: FrameType | None) -> None:
         notifier.tell_end(graceful_timeout)
         server.signal(signal.SIGTERM, frame)
@@ -182,7 +182,7 @@ def when_ready(server: Any) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for two lines of gunicorn about a worker that could not load the model, which has
+    """False for two of gunicorn's lines about a worker that could not load the model, which has
     already been reported.
     """
     is_exit = str(record.msg).startswith("Worker (pid:%s) exited") and record.args
@@ -239,8 +239,9 @@ def _address(listener: Any) -> tuple[str, str]:
 
 
 def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
-    """Log the address once the model is warm. When an engine is lost for good, end the process. If
-    the engine could not even load, end with BOOT_ERROR; otherwise gunicorn starts another worker.
+    """Logs the address once the model is warm. Ends the process when an engine is lost for good. If
+    the engine could not even load, the status is BOOT_ERROR; otherwise gunicorn starts another
+    worker.
     """
     models: engine.Models = wsgi.models
     if models.wait_until_loaded():

@@ -27,7 +27,7 @@ MAX_DISCARDED = 64 << 20  # bytes that are received and dropped after an answer
 # The end of a head, or a bare line feed, which gunicorn's parser refuses.
 _END = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*\r\n", re.IGNORECASE)
-# Headers of bodies of unknown length, or that wait for a 100 Continue.
+# Headers of requests whose body has no known length, or waits for a 100 Continue.
 _LATER = re.compile(rb"\r\n(?:transfer-encoding|expect):", re.IGNORECASE)
 
 
@@ -55,15 +55,15 @@ class Connection(TConn):  # type: ignore[misc]
     # Main thread
 
     def limit_sends(self, seconds: float) -> None:
-        """Make a write fail after `seconds` without room in the socket's buffer."""
+        """Makes a write fail after `seconds` without room in the socket's buffer."""
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def wait_for_request(
         self, begin_within: float, head_within: float, body_within: float, now: float
     ) -> None:
-        """Begin to wait for a request. The arguments are in seconds: from now to the first byte of
-        the head, from now to its last byte, and from there to the last byte of a small body.
+        """Begins to wait for a request. The limits are in seconds: from now to the first byte of
+        the head, from now to its last byte, and from then to the last byte of a small body.
         """
         self.is_late = self.is_turned_away = False
         self.body_within = body_within
@@ -72,7 +72,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.sock.setblocking(False)
 
     def receive(self) -> bool:
-        """Read what has arrived of a request. Returns False at the end of the stream. Raises
+        """Reads what has arrived of a request. Returns False at the end of the stream. Raises
         OSError.
         """
         data = self.sock.recv(RECEIVE)
@@ -81,7 +81,7 @@ class Connection(TConn):  # type: ignore[misc]
         return bool(data)
 
     def receive_first(self) -> bool:
-        """Read what a new connection has sent so far. This is often the whole request, so the
+        """Reads what a new connection has sent so far. This is often the whole request, so the
         connection need not wait on the poller. Returns False at the end of the stream and after a
         reset. Raises OSError.
         """
@@ -122,7 +122,7 @@ class Connection(TConn):  # type: ignore[misc]
             self._request_deadline = self.deadline = time.monotonic() + self.body_within
 
     def wait_for_end(self, within: float, now: float) -> None:
-        """Stop sending, and wait `within` seconds for the client to close the connection. Raises
+        """Stops sending, and waits `within` seconds for the client to close the connection. Raises
         OSError.
         """
         self.deadline = now + within
@@ -130,7 +130,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.sock.setblocking(False)
 
     def discard(self, waste: bytearray) -> bool:
-        """Discard the bytes that have arrived. Returns False at the end of the stream. Raises
+        """Discards the bytes that have arrived. Returns False at the end of the stream. Raises
         OSError.
         """
         count = self.sock.recv_into(waste)
@@ -155,7 +155,7 @@ class Connection(TConn):  # type: ignore[misc]
     # A request thread
 
     def init(self) -> None:
-        """Give the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or
+        """Gives the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or
         431.
         """
         self.initialized = True
@@ -191,8 +191,8 @@ class _Request(Request):  # type: ignore[misc]
 
     def should_close(self) -> bool:
         """Whether to close the connection after this answer. This includes answers to requests
-        whose body was not read, since the next head may be far away, and those to a POST of a
-        browser's page. When a page gives up an answer on a reusable connection, Chromium keeps
+        whose body was not read, since the next head may be far away, and those to a POST from a
+        browser's page. When a page abandons an answer on a reusable connection, Chromium keeps
         reading for up to 5 seconds (its HttpResponseBodyDrainer).
         """
         is_of_page = self.method == "POST" and any(name == "ORIGIN" for name, _ in self.headers)

@@ -15,7 +15,7 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def open_standard_streams() -> None:
-    """Open closed standard streams to /dev/null, because libraries write to the streams'
+    """Opens closed standard streams to /dev/null, because libraries write to the streams'
     descriptors, even if one of these now belongs to another file. An engine's process inherits the
     streams.
     """
@@ -32,7 +32,7 @@ def check_temporary_directory(path: str | None) -> None:
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files to the hard one, for this process and its children. The
+    """Raises the soft limit of open files to the hard one, for this process and its children. The
     default soft limit, which is meant for `select`, is a hundredth of the hard one. Returns the new
     limit.
     """
@@ -53,7 +53,7 @@ def max_connections(num_threads: int, num_files: int) -> int:
 
 
 def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
-    """Start all threads of the pool. Raises RuntimeError if the system doesn't allow them in
+    """Starts all threads of the pool. Raises RuntimeError if the system doesn't allow them in
     addition to the process's other threads.
     """
     may_end = threading.Event()
@@ -70,7 +70,7 @@ def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
 
 
 def threads_allowed() -> str:
-    """The limits on the number of threads, in words. Memory is a further limit."""
+    """The limits on the number of threads, in words. Memory is another limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     user = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} of this user"
     group = min(_pids_max(), default=None)

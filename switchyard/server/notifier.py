@@ -10,7 +10,7 @@ from switchyard import engine
 
 PERIOD = 5.0  # seconds between messages
 PATIENCE = 1.0  # seconds for systemd to receive a message
-EXTENSION = 30.0  # seconds by which a message extends the start
+EXTENSION = 30.0  # seconds by which a message extends the time allowed for the start
 OWN_TURN = 60.0  # seconds after `hang_exit` in which the server may recover by itself
 
 
@@ -32,7 +32,7 @@ class Notifier:
         """
         address = variables.pop("NOTIFY_SOCKET", "")
         microseconds = variables.pop("WATCHDOG_USEC", "0")
-        variables.pop("WATCHDOG_PID", None)  # it names the master, for which the worker speaks
+        variables.pop("WATCHDOG_PID", None)  # names the master, but the worker sends the messages
         return cls(address, int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0)
 
     def tell(self, *lines: str) -> None:
@@ -44,11 +44,11 @@ class Notifier:
             sock.send("\n".join(lines).encode())
 
     def tell_loads(self, status: str, *more: str) -> None:
-        """Extend the unit's TimeoutStartSec, because a model is loading."""
+        """Extends the unit's TimeoutStartSec, because a model is loading."""
         self.tell(f"STATUS={status}", _extension(EXTENSION), *more)
 
     def tell_end(self, seconds: float) -> None:
-        """Extend the unit's TimeoutStopSec, because the process will end within `seconds`."""
+        """Extends the unit's TimeoutStopSec, because the process will end within `seconds`."""
         self.tell("STOPPING=1", _extension(seconds))
 
 
@@ -94,7 +94,7 @@ class Pulse:
     def _bears(self, name: str) -> float:
         """Seconds that a model of this name may hang."""
         config = self._models.served(name).config
-        # The end of a server would not repair a shared engine.
+        # Ending the server would not repair a shared engine.
         return float("inf") if config.link == "socket" else config.hang_exit + OWN_TURN
 
 

@@ -22,9 +22,9 @@ LOOK = 0.2  # seconds between checks of the engine
 
 
 def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
-    """Run until the engine ends, or a signal ends it: the first SIGTERM or SIGINT drains, the
-    second ends at once. Returns the exit status. Raises engine.ModelError if it can't listen on the
-    address.
+    """Runs until the engine ends, or a signal ends it: the first SIGTERM or SIGINT drains, the
+    second ends it immediately. Returns the exit status. Raises engine.ModelError if it can't listen
+    on the address.
     """
     faulthandler.enable()
     notifier = Notifier.take(os.environ)
@@ -53,7 +53,7 @@ def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
 
 
 def _follow(host: Host, notifier: Notifier, is_told: threading.Event) -> None:
-    """Wait until the engine ends, or is told to end."""
+    """Waits until the engine ends, or is told to end."""
     is_ready, next_sign = False, 0.0
     while not is_told.is_set() and not host.wait(LOOK):
         if host.is_loaded and not is_ready:

@@ -47,10 +47,10 @@ class Worker(ThreadWorker):
         super().__init__(*args, **kwargs)
         # The thread's connection, the alarm of its head, whether its answer has begun.
         self._request = threading.local()
-        # A signal can interrupt a signal handler: in there, an Event's lock would deadlock.
+        # A signal can interrupt a signal handler, in which an Event's lock would deadlock.
         self._shall_drain: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._accept_from = 0.0  # time from which to accept, by the monotonic clock
-        # TLS and HTTP/2 stay with gunicorn.
+        # gunicorn itself handles TLS and HTTP/2.
         self._is_plain = not (self.cfg.is_ssl or "h2" in self.cfg.http_protocols)
         # Connections on the poller, in order of arrival, with their handlers.
         self._waiting: dict[Connection, Callable[[Connection, Any], None]] = {}
@@ -93,13 +93,14 @@ class Worker(ThreadWorker):
             threading.Thread(target=self._drain, name="drain", daemon=True).start()
             engine.ALARMS.set(math.inf, lambda: None)  # keeps the alarms' thread running
         except RuntimeError as error:
-            message = f"{error} beside {threading.active_count()}; see the limits above, or memory"
+            number = threading.active_count()
+            message = f"{error} in addition to {number}; see the limits above, or memory"
             is_json = isinstance(self.log, JsonLogger)
             say(f"switchyard: {message}", "json" if is_json else "text", is_error=True)
             sys.exit(BOOT_ERROR)
         super().load_wsgi()
         self._settings = self.wsgi.extensions[KEY].settings
-        # The other half of the reserve is for further readers of answers.
+        # The other half of the reserve is for clients that are still reading their answers.
         threads = self._threads = RequestThreads(
             num_threads, self._settings.reserve_threads // 2, self._entrance.leave
         )
@@ -108,12 +109,12 @@ class Worker(ThreadWorker):
         told.on_prepared = self._leave_entrance
         if self._is_plain:
             told.detach = self._detach
-            # Requests keep as many connections as threads, and half of the rest.
+            # As many connections as threads, and half of the others, are kept for requests.
             told.max_detached = (self.worker_connections - num_threads) // 2
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
-        """Drains at SIGTERM and SIGINT. gunicorn's own handler would stop accepting at once, and
-        would cut off answers.
+        """Drains on SIGTERM and SIGINT. gunicorn's own handler would immediately stop accepting
+        connections, and would cut off answers.
         """
         if getattr(self, "wsgi", None) is None:  # not loaded
             super().handle_exit(sig, frame)
@@ -121,7 +122,7 @@ class Worker(ThreadWorker):
             self._shall_drain.put(None)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """Ends at once at SIGQUIT, which the master sends at the second SIGINT or SIGTERM."""
+        """Ends immediately on SIGQUIT, which the master sends on the second SIGINT or SIGTERM."""
         threading.Thread(target=_exit_in, args=(LAST_WRITES,), name="quit", daemon=True).start()
         super().handle_quit(sig, frame)
 
@@ -130,15 +131,15 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """Accept all waiting connections, unless there are too many. If a turn accepted only one,
-        the others would wait for everything else that happens in a turn. When there is no free file
+        """Accepts all waiting connections, unless there are too many. If a turn accepted only one,
+        the others would wait for everything else that happens in a turn. If there is no free file
         or memory, gunicorn's own method raises an error, which ends the worker.
         """
         while self._accept_one(listener) and self.nr_conns < self.worker_connections:
             pass
 
     def _accept_one(self, listener: Any) -> bool:
-        """Whether there may be another."""
+        """Whether there may be another connection."""
         try:
             if self._is_plain:
                 sock, client = listener.accept()
@@ -165,7 +166,7 @@ class Worker(ThreadWorker):
         try:
             super().enqueue_req(conn)
         except RuntimeError as error:  # no thread is free, or the pool is closed
-            self.log.error("A connection is closed: %s", error)
+            self.log.error("A connection was closed: %s", error)
             self.nr_conns -= 1
             conn.close()
 
@@ -190,7 +191,9 @@ class Worker(ThreadWorker):
                 self._give_up(connection, force)
 
     def _give_up(self, connection: Connection, force: bool) -> None:
-        """Called at a deadline. This thread may be late itself, so data that has arrived counts."""
+        """Called at a deadline. Reads data that has arrived first, because this thread may itself
+        be late.
+        """
         self._waiting[connection](connection, None)
         if connection not in self._waiting:
             return
@@ -201,7 +204,7 @@ class Worker(ThreadWorker):
             self._close(connection)
 
     def _cap_keepalive(self, deadline: float) -> None:
-        """Called when the worker is to end."""
+        """Called before the worker ends."""
         super()._cap_keepalive(deadline)
         self._entrance.open()
         for connection in self._waiting:
@@ -225,8 +228,8 @@ class Worker(ThreadWorker):
             self._close(connection)
 
     def _wait_for_end(self, connection: Connection) -> None:
-        """Waits for the client to close. An immediate close would reset a connection with unread
-        bytes, and its client might never see the answer.
+        """Waits for the client to close the connection. An immediate close would reset a connection
+        with unread bytes, and its client might never see the answer.
         """
         is_read = connection.body is None or connection.body.is_over
         try:
@@ -277,7 +280,7 @@ class Worker(ThreadWorker):
             self.enqueue_req(connection)
 
     def _turn_away(self, connection: Connection) -> None:
-        """Give a request a thread that refuses its body."""
+        """Gives a request a thread that refuses its body."""
         connection.is_turned_away = True
         self.enqueue_req(connection)
 
@@ -302,13 +305,13 @@ class Worker(ThreadWorker):
         _announce(services.models, services.settings)
         deadline = time.monotonic() + services.settings.grace
         services.models.close(drain=services.settings.grace, timeout=RELEASE)
-        super().handle_exit(None, None)  # before it, new requests got a 503 and probes an answer
+        super().handle_exit(None, None)  # until here, new requests got a 503 and probes an answer
         _exit_in(max(deadline - time.monotonic(), LAST_WRITES))  # a bound for slow readers
 
     # Watch's thread
 
     def make_room(self, status: int) -> None:
-        """End, so that the master starts another worker. New connections wait for that worker;
+        """Ends, so that the master starts another worker. New connections wait for that worker;
         running answers are finished. `status`: the exit status if the process does not end by
         itself in time.
         """
@@ -331,7 +334,7 @@ class Worker(ThreadWorker):
         self._threads.enter(conn)
         try:
             keep = super().handle(conn)
-        except BaseException as error:  # a panic of Rust would end the main loop
+        except BaseException as error:  # a Rust panic would end the main loop
             if self._request.is_answered:
                 self.log.exception("A request failed in the middle of its answer")
             else:
@@ -343,7 +346,7 @@ class Worker(ThreadWorker):
             self._request.connection = None
             self._cancel_alarm()
         if keep is False and not isinstance(conn, Connection):
-            _stop_receiving(conn.sock)  # else gunicorn's main thread waits for the client to close
+            _stop_receiving(conn.sock)  # or gunicorn's main thread would wait for the client
         return keep
 
     def handle_request(self, req: Any, conn: Any) -> Any:
@@ -359,7 +362,7 @@ class Worker(ThreadWorker):
         return bool(super()._keepalive_after(conn, keepalive))
 
     def _detach(self) -> Callable[[], None]:
-        """Detach the current connection from its thread. The returned function ends it."""
+        """Detaches the current connection from its thread. The returned function ends it."""
         conn = self._request.connection
         conn.is_detached = True
         return partial(self.method_queue.defer, self._wait_for_end, conn)
@@ -382,26 +385,26 @@ class Worker(ThreadWorker):
 
 
 def _stop_receiving(sock: socket.socket) -> None:
-    """As if the client had closed its sending side."""
+    """Makes the socket appear as if the client had closed its sending side."""
     with contextlib.suppress(OSError):  # closed already
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
 def _announce(models: engine.Models, settings: Settings) -> None:
-    """Print the number of requests for which the end waits."""
+    """Prints the number of requests that the drain waits for."""
     jobs = [job for model in models.engines for job in model.jobs(timeout=0)]
     if number := len({job.request_id for job in jobs}):
         requests = f"{number} request{'s' * (number > 1)}"
         with contextlib.suppress(OSError, ValueError):  # no stdout
             say(
-                f"switchyard: finishing {requests}, {settings.grace:g} s at most; "
-                "a second Ctrl-C or SIGTERM ends it now",
+                f"switchyard: finishing {requests}, for at most {settings.grace:g} s; "
+                "a second Ctrl-C or SIGTERM ends the server now",
                 settings.log_format,
             )
 
 
 def _exit_in(seconds: float, status: int = 0) -> None:
-    """End the process in `seconds` if it has not ended by then. The default status is success. An
+    """Ends the process in `seconds` if it has not ended by then. The default status is success. An
     ordinary exit would wait for threads that wait for clients.
     """
     time.sleep(seconds)

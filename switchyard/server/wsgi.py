@@ -1,6 +1,6 @@
 """The composition root: settings -> models -> app. `gunicorn`, `flask run` and waitress serve it.
 
-Importing this module starts to load the model, on its engine thread, in this process.
+Importing this module starts loading the model, on its engine thread, in this process.
 """
 
 import atexit
@@ -38,12 +38,12 @@ def has_master() -> bool:
 
 
 def terminate() -> None:
-    """Make gunicorn's master drain, as at SIGTERM, so that it starts no other worker."""
+    """Makes gunicorn's master drain, as on SIGTERM, so that it starts no other worker."""
     os.kill(os.getppid(), signal.SIGRTMIN)
 
 
 engine.keep_memory_small()  # before any thread
-prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # of no use here
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # not useful here
 log_format: LogFormat = "text"  # until the settings are read
 try:
     settings = read_settings()
@@ -52,14 +52,14 @@ try:
     models, app = compose(settings)
 except (SettingsError, engine.ModelError) as error:
     say(f"switchyard: {error}", log_format, is_error=True)
-    sys.exit(3)  # after any other status gunicorn starts another worker
+    sys.exit(3)  # after any other status, gunicorn starts another worker
 if server.ignored_directory is not None:
     logging.getLogger("switchyard.server").warning(
         "PROMETHEUS_MULTIPROC_DIR is ignored: Switchyard has one process"
     )
-# With the default of 700 objects, parsing a body of a million lists scans all of them repeatedly:
-# half a second in which no other thread runs.
+# With the default of 700 objects, parsing a body of a million lists scans all of them repeatedly,
+# so that no other thread runs for half a second.
 gc.set_threshold(50_000)
-if has_master() or "switchyard.server.conf" not in sys.modules:  # else `gunicorn --check-config`
+if has_master() or "switchyard.server.conf" not in sys.modules:  # not `gunicorn --check-config`
     models.start()
 atexit.register(models.close)

@@ -69,7 +69,7 @@ class Fake:
         return self._script.prompts
 
     def close(self) -> None:
-        """Restore the previous script, or else the application's own models. Idempotent."""
+        """Restores the previous script, or otherwise the application's own models. Idempotent."""
         if self in self._fakes:
             self._fakes.remove(self)
             self._replace()
@@ -90,23 +90,22 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Make the model of a Flask application that uses the extension give answers from a script. If
+    """Makes the model of a Flask application that uses the extension give answers from a script. If
     a prompt contains several keys, it gets the answer of the key that ends last. An answer is a
-    text, or an exception of `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`,
-    which is raised, or a tuple of a text and the exception after it. A prompt without any key gets
-    a text that says so.
+    string; an exception of `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`,
+    which is raised; or a tuple of a string and the exception that follows it. A prompt without any
+    key gets a text that says so.
 
-    Tokenizer and chat template are the application's own; in client mode, the demo model's, for any
-    name of a model. Limits on tokens apply; sampling parameters have no effect.
+    The tokenizer and the chat template are the application's own; in client mode, they are the demo
+    model's, whatever the model's name. Limits on tokens apply; sampling parameters have no effect.
     """
     return Fake(app, answers)
 
 
 @contextlib.contextmanager
 def faking() -> Iterator[Any]:
-    """Yields `fake`, and then closes everything that it has made. An application that is created
-    inside the `with` block needs no model on this machine; the demo model's tokenizer replaces a
-    missing one.
+    """Yields `fake`, and then closes everything that it has made. An application created inside the
+    `with` block needs no model on this machine; the demo model's tokenizer replaces a missing one.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, TABLES, "open", TABLES.open)

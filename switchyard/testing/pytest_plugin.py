@@ -1,4 +1,4 @@
-"""Fixtures for pytest, in every environment with Switchyard installed."""
+"""Fixtures for pytest, available wherever Switchyard is installed."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -37,7 +37,7 @@ from switchyard.engine.messages import (
 )
 from switchyard.engine.stream import OnUse
 
-Answer = str | Exception | tuple[str, Exception]  # a text, an error, an error after a text
+Answer = str | Exception | tuple[str, Exception]  # a text, an error, or a text and then an error
 
 PAGE = 256  # tokens
 NO_ANSWER = "This is a fake without an answer for this prompt."

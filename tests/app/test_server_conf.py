@@ -84,7 +84,7 @@ def test_too_few_open_files_for_the_threads_are_told_with_the_need(configure, mo
     monkeypatch.setattr(limits, "raise_open_files", lambda: num_files - 1)
     with pytest.raises(SystemExit):
         configure()
-    assert f"it takes {num_files}\n" in capsys.readouterr().err
+    assert f"at least {num_files} are needed\n" in capsys.readouterr().err
 
 
 def test_keys_are_checked_by_settings_they_need(configure, keys, tmp_path, monkeypatch, capsys):
@@ -127,7 +127,7 @@ def test_why_an_address_can_not_be_listened_on_is_told_as_it_is(monkeypatch):
         told = address.refusal("127.0.0.9:65535")
     assert told is not None and told.endswith(" SWITCHYARD_BIND=127.0.0.9:1")
     elsewhere = address.refusal("192.0.2.1:80")  # for documentation: nobody's
-    assert elsewhere is not None and "can't be listened on" in elsewhere
+    assert elsewhere is not None and "can't listen on" in elsewhere
     taken = MagicMock()  # on a machine with IPv6, where another program has each address
     bind = taken.return_value.__enter__.return_value.bind
     bind.side_effect = OSError(errno.EADDRINUSE, "it is taken")
@@ -151,10 +151,10 @@ def test_an_address_is_awaited_only_while_another_server_has_it(monkeypatch):
         assert "is taken" in address.refusal_after(bind, 0.0, told.append)
         assert told == []
         assert "is taken" in address.refusal_after(bind, 0.1, told.append)
-        assert told == [f"{bind} is taken: waiting 0.1 s for it"]
+        assert told == [f"{bind} is taken: waiting up to 0.1 s for it"]
         assert address.refusal_after(bind, 20.0, lambda _: taken.close()) is None
     begin = time.monotonic()
-    assert "can't be listened on" in address.refusal_after("192.0.2.1:80", 5.0, told.append)
+    assert "can't listen on" in address.refusal_after("192.0.2.1:80", 5.0, told.append)
     assert time.monotonic() - begin < 5 and len(told) == 1
 
 

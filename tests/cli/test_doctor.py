@@ -55,17 +55,17 @@ def test_doctor_asks_torch_itself(switchyard):
 
 def test_doctor_says_that_torch_gave_no_answer(monkeypatch):
     monkeypatch.setattr(DOCTOR, "PROBE", "")
-    assert DOCTOR.probe()["extension"].startswith("torch can't be asked: ")
+    assert DOCTOR.probe()["extension"].startswith("torch can't be queried: ")
 
 
 def test_what_a_server_can_do_without_has_a_mark_of_its_own(switchyard, monkeypatch):
     monkeypatch.setattr(DOCTOR, "gpus", list)
     monkeypatch.setattr(DOCTOR, "_version", lambda name: None if name == "flash-attn" else "1")
     output = switchyard.told(0, "doctor")
-    assert "- flash-attn: is not installed\n" in output and "✓ torch: 1\n" in output
+    assert "- flash-attn: not installed\n" in output and "✓ torch: 1\n" in output
     assert "- GPU: NVIDIA's driver reports none\n" in output
     monkeypatch.setattr(DOCTOR, "_version", lambda name: None)
-    assert "✗ torch: is not installed\n" in switchyard.told(1, "doctor")
+    assert "✗ torch: not installed\n" in switchyard.told(1, "doctor")
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def test_pinned_wheels_fit_each_other_and_each_python(on_linux, python):
 @pytest.mark.parametrize(
     ("before", "after", "python", "says"),
     [
-        ("torch==2.8.0", "torch==2.9.0", "3.11.2", "built for torch 2.8.0, and torch is 2.9.0"),
-        ("torch==2.8.0", "", "3.11.2", "and torch is None"),
+        ("torch==2.8.0", "torch==2.9.0", "3.11.2", "built for torch 2.8.0, but torch is 2.9.0"),
+        ("torch==2.8.0", "", "3.11.2", "but torch is None"),
         ("cp312-cp312", "cp311-cp311", "3.11.2", "exllamav2 for Python 3.12 is a wheel for cp311"),
         ("+cu128", "+cu118", "3.11.2", "wheels are for CUDA 11 and 12"),
-        ("", "", "3.14.0", "for Python 3.11, 3.12, 3.13 on linux_x86_64, this is 3.14.0 on "),
-        ("linux_x86_64", "win_amd64", "3.11.2", "on win_amd64, this is 3.11.2 on linux_x86_64"),
+        ("", "", "3.14.0", "for Python 3.11, 3.12, 3.13 on linux_x86_64; this is 3.14.0 on "),
+        ("linux_x86_64", "win_amd64", "3.11.2", "on win_amd64; this is 3.11.2 on linux_x86_64"),
     ],
 )
 def test_pinned_wheels_that_do_not_fit_are_named(on_linux, tmp_path, before, after, python, says):
@@ -189,10 +189,10 @@ def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monk
     found = {"192.168.1.5": [6379, 20001]}
     monkeypatch.setattr(DOCTOR, "answers_outside", lambda *_: found)
     assert (
-        "- cluster: 2 ports answer at 192.168.1.5 too, outside of 10.0.0.0/24: 6379 to 20001\n"
-        "    Let a firewall block all other networks.\n"
+        "- cluster: 2 ports also answer at 192.168.1.5, outside 10.0.0.0/24: 6379 to 20001\n"
+        "    Block all other networks with a firewall.\n"
     ) in switchyard("doctor").output
     found.clear()
-    assert "✓ cluster: none of its ports answers outside of 10.0" in switchyard("doctor").output
+    assert "✓ cluster: none of its ports answers outside 10.0" in switchyard("doctor").output
     (tmp_path / "switchyard.toml").write_text("[cluster]\n")
     assert "✗ settings: " in switchyard("doctor").output

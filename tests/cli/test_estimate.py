@@ -50,7 +50,7 @@ def test_copies_of_weights_are_told_where_they_have_room(switchyard, arguments):
     [footprint], _ = measure(ModelConfig(DEMO_EXL2, "name"))
     assert {row["copies"] for row in found["cache_modes"]} == {sum(footprint.unpacked)}
     lines = switchyard("estimate", *arguments, "--gpu", 24).output
-    assert "Beside that, unpacked_weights: 0.0 GiB, for speed" in lines
+    assert "In addition, for speed: unpacked_weights with 0.0 GiB" in lines
     assert "unpacked_weights" not in switchyard("estimate", DEMO, "--gpu", 24).output  # in float16
 
 
@@ -86,7 +86,9 @@ def proposed(output):
 
 
 def test_the_conclusion_says_what_to_do(switchyard):
-    assert "--gpu 24GB says what fits" in switchyard("estimate", DEMO_EXL2).output
+    assert (
+        "what fits on a GPU with 24 GiB, add --gpu 24GB" in switchyard("estimate", DEMO_EXL2).output
+    )
     fits = switchyard("estimate", DEMO_EXL2, "--gpu", 24, "--context", 1024, "--jobs", 3).output
     expected = {"max_seq_len": 1024, "cache_tokens": 3072, "cache_mode": ["float16"]}
     assert proposed(fits) == expected
@@ -124,14 +126,14 @@ def test_the_largest_context_that_fits_is_told_with_its_settings(switchyard, con
     for context, status in ((most, 0), (most + 256, 1)):
         done = switchyard(*arguments, "--context", context)
         assert (done.exit_code, "✗" in done.output) == (status, bool(status)), done.output
-    assert f"at most {most:,} do: a smaller --context" in done.output
+    assert f"at most {most:,} do: reduce --context" in done.output
     settings = json.loads(switchyard(*arguments, "--json").output)["settings"]
     assert settings == {"max_seq_len": most, "cache_tokens": most, "cache_mode": ["Q4"]}
 
 
 def test_config_json_alone_needs_bits(switchyard, config_alone):
     path = config_alone("Llama 3.1 70B")
-    assert "--bits 4.0 estimates from config.json" in switchyard.told(3, "estimate", path)
+    assert "to use only config.json, add --bits 4.0" in switchyard.told(3, "estimate", path)
     assert switchyard("estimate", path.parent, "--bits", 4).exit_code == 3  # models in it
     (path / "config.json").unlink()
     assert "has no config.json: copy it" in switchyard.told(3, "estimate", path, "--bits", 4)

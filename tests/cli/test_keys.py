@@ -44,7 +44,7 @@ def test_a_key_is_made_shown_once_and_kept_as_a_hash(keys, path):
     done = keys("add", "ann", "--rpm", "60", "--tpm", "1000", "--model", "demo", "--note", 'a "b"')
     assert done.exit_code == 0, done.output
     key = done.stdout.removesuffix("\n")  # for a pipe
-    assert key.startswith("sk-sy-") and path.read_text().startswith("# API keys of Switchyard: ")
+    assert key.startswith("sk-sy-") and path.read_text().startswith("# Switchyard's API keys")
     assert len(key) == len("sk-sy-") + 43
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [entry] = table(path).values()

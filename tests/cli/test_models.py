@@ -64,7 +64,7 @@ def test_a_name_reaches_the_server_as_it_is(models, server, arguments, method, p
     assert server.asked == [(method, path, body)]
     assert server.told("Authorization") == ["Bearer secret"]
     assert arguments[0] != "unload" or "after its last job, if it has any" in done.output
-    assert arguments[0] != "alias" or done.output == f"{NAME} is a\n"
+    assert arguments[0] != "alias" or done.output == f"{NAME} now refers to a\n"
 
 
 def test_settings_are_sent_as_the_file_would_have_them(models, server):
@@ -72,7 +72,7 @@ def test_settings_are_sent_as_the_file_would_have_them(models, server):
     settings = ["cache_tokens=4096", 'cache_mode=["Q8"]', "tool_format=hermes", "rope_alpha=2.5"]
     given = [part for setting in settings for part in ("--set", setting)]
     done = models("load", "a", *given, "--model", "dir", "--way", "drain")
-    assert done.output.endswith("a is loaded, in 1.2 s\n")
+    assert done.output.endswith("a was loaded in 1.2 s\n")
     assert [body for _, _, body in server.asked] == [
         {
             **{"cache_tokens": 4096, "cache_mode": ["Q8"], "tool_format": "hermes"},

@@ -28,7 +28,7 @@ def engine(model_path, tmp_path):
 
 def test_a_probe_of_one_engine_is_good_once_it_has_loaded(switchyard, engine, tmp_path):
     at, backend, host = engine
-    assert "loads its model" in switchyard.told(1, "check", "--engine", at)
+    assert "is loading its model" in switchyard.told(1, "check", "--engine", at)
     backend.opening.set()
     while not host.is_loaded:
         host.wait(0.01)
@@ -47,5 +47,5 @@ def test_each_engine_that_a_source_names_is_asked(switchyard, engine, model_path
     assert f"No such file or directory: '{source}'" in switchyard.told(1, *command)
     source.write_text(f"{engine[0]}\nunix:{tmp_path}/none\n")
     told = switchyard(*command).output
-    assert f"{engine[0]} has one, in process" in told
+    assert f"{engine[0]} is served by process" in told
     assert f"✗ engine: tiny: unix:{tmp_path}/none: " in told

@@ -40,10 +40,10 @@ def test_each_line_of_a_busy_server_is_told():
     model |= {"gpus": [{"name": "cuda:0", "total": 8 << 30, "free": 2 << 30}]}
     told = {"version": "1", "uptime": 3725.4, "models": [model], "streams": 6, "websockets": 7}
     assert list(_lines({**told, "threads": {"busy": 8, "all": 9}})) == [
-        "switchyard 1, for 1:02:05",
+        "switchyard 1, up for 1:02:05",
         "m: recovering 50%, 2 running, 3 waiting",
         "  at most 4 running and 5 waiting, 100 tokens each, cache q4",
-        "  12.5 tokens/s, 3 of prompts, 20.25 ms a step",
+        "  12.5 tokens/s, 3 of prompts, 20.25 ms per step",
         "  the last step was 1.5 seconds ago",
         "  7 of 9 pages in use, 1 kept",
         "  cuda:0: 6.0 of 8.0 GiB",
@@ -59,10 +59,10 @@ def test_numbers_at_their_limits_are_told():
     model |= {"prompt_tokens_per_second": 0.0, "iteration_ms": 0.0, "last_iteration_age": 1.0}
     model |= {"recoveries": 1, "gpus": [{"name": "cuda:0", "total": 8 << 30, "free": 8 << 30}]}
     assert list(_lines({"version": "1", "uptime": 59.6, "models": [model]})) == [
-        "switchyard 1, for 0:01:00",
+        "switchyard 1, up for 0:01:00",
         "m: loading 0%, 0 running, 0 waiting",
         "  at most 4 running and 5 waiting",
-        "  0 tokens/s, 0 of prompts, 0 ms a step",
+        "  0 tokens/s, 0 of prompts, 0 ms per step",
         "  cuda:0: 0.0 of 8.0 GiB",
         "  recovered 1 times",
     ]

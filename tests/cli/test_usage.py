@@ -43,7 +43,7 @@ def test_a_key_may_stand_in_the_environment_and_sees_its_own(usage):
     done = usage("--group-by", "key", "--json", env={"SWITCHYARD_KEY": KEYS["bob"]})
     assert [row["key"] for row in json.loads(done.output)["data"]] == ["bob"]
     done = usage("--to", "2026-11-01", env={"SWITCHYARD_KEY": KEYS["bob"]})
-    assert (done.exit_code, done.output) == (0, "nothing was used\n")
+    assert (done.exit_code, done.output) == (0, "no usage\n")
 
 
 def test_csv_is_as_the_server_says_it(usage):
@@ -70,7 +70,7 @@ def test_a_backup_is_whole_while_the_server_writes(switchyard, url, path, tmp_pa
     target.write_text("older")
     (tmp_path / "switchyard.toml").write_text(f'ledger = "{path}"\n')
     done = switchyard("ledger", "backup", target)
-    assert (done.exit_code, done.output) == (0, f"{path} is copied to {target}\n")
+    assert (done.exit_code, done.output) == (0, f"{path} was copied to {target}\n")
     assert target.stat().st_mode & 0o777 == 0o600
     for one in (path, target):
         assert sum(n for (n,) in read(one, "SELECT completion_tokens FROM days")) == 36
@@ -87,7 +87,7 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(switchya
     assert "ann" in before.output and b"ann" in path.read_bytes()
     command = ("ledger", "--file", path, "forget", "ann")
     done = switchyard(*command)
-    assert done.output == "ann: 2500 requests and 2 sums of days are deleted\n"
+    assert done.output == "ann: deleted 2500 requests and 2 daily sums\n"
     assert not any(b"ann" in file.read_bytes() for file in path.parent.glob("usage.db*"))
     after = usage("--group-by", "key", "--csv", "--key", KEYS["root"]).output.split()
     assert after[1:] == ["bob,1,0,7,0,4"]

@@ -92,7 +92,7 @@ def no_waits(monkeypatch):
     [
         (Fake({}, {"llama": state({"STARTING": 3})}, DONE), 0, "done"),
         (Fake(WAITS), 3, "llama: waits for 1 GPU: 0 of 3 are free"),
-        (Fake(DONE, is_latest=False), 3, "another apply has begun since and takes precedence"),
+        (Fake(DONE, is_latest=False), 3, "a newer apply has begun and takes precedence"),
         (Fake(FAILED), 1, "llama: 10.0.0.2: no model"),
         (  # the old version still runs, then an old model ends
             Fake(
@@ -174,11 +174,11 @@ def test_a_follower_that_gets_no_answer_says_so_and_ends():
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
-        ("RpcError: ... UNAUTHENTICATED: Invalid token", "the head has another key: compare"),
+        ("RpcError: ... UNAUTHENTICATED: Invalid token", "the head has a different key: compare"),
         (
             "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1\n"
             "This process was started with:\n    Ray: 2.60.0\n    Python: 3.11.7",
-            "the head has other versions of Ray or Python: Ray: 2.60.0, Python: 3.12.1,"
+            "the head has different versions of Ray or Python: Ray: 2.60.0, Python: 3.12.1,"
             " Ray: 2.60.0, Python: 3.11.7",
         ),
         ("something else", ""),
@@ -348,7 +348,7 @@ def test_down_ends_the_engines_that_are_named_and_refuses_a_strange_name(call, t
 def test_status_shows_machines_engines_and_what_waits(there):
     lines = "\n".join(lines_of(report(there, [WANTED])))
     assert "10.0.0.1: head, 0 GPUs" in lines and "10.0.0.2: node, 2 GPUs" in lines
-    assert "label big, is drained" in lines
+    assert "label big, draining" in lines
     assert "llama: 1 of 3 engines, 1 starting" in lines
     assert "  10.0.0.2:7000: ready, 3 jobs, 0 wanted; process 7, version v1, since" in lines
     assert lines.endswith("  waits for 1 GPU: 0 of 3 are free")
@@ -402,7 +402,7 @@ def test_a_drain_waits_until_the_last_engine_of_the_machine_has_gone(call, monke
     monkeypatch.setattr(ray_client, "drain", lambda _, address: drained.append(address))
     monkeypatch.setattr(commands.Place, "taken", lambda address: next(left))
     status, told = call("node", "--drain")
-    until = ": until as many serve elsewhere, and all requests have ended"
+    until = ": waiting for replacements, and for all requests to end"
     assert (status, drained) == (0, ["10.0.0.2"])
     assert told.splitlines() == [
         f"10.0.0.2:7000, 10.0.0.2:7001{until}",

@@ -124,5 +124,5 @@ def test_another_key_is_named_and_changes_nothing(field):
     told, _ = done.communicate(timeout=120)
     assert done.returncode == 1, told
     assert told.splitlines()[-1] == (
-        "switchyard: the head has another key: compare engine_key_file"
+        "switchyard: the head has a different key: compare engine_key_file"
     ), told

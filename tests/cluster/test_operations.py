@@ -42,7 +42,7 @@ def test_a_machine_is_drained_and_loses_nothing(field):
         assert not field.on(machine)
     nothing_lost(result)
     left = ", ".join(sorted(at for at, *_ in gone))  # one, or both
-    assert f"{left}: until as many serve elsewhere" in told
+    assert f"{left}: waiting for replacements" in told
     assert f"{NET}.{machine} has no engine, and gets none until" in told.splitlines()[-1]
     field.restart_node(machine)
 
@@ -59,7 +59,7 @@ def test_the_earlier_of_two_applies_gives_way(field):
     field.kill(earlier.pid, signal.SIGCONT)
     told, _ = earlier.communicate(timeout=60)
     assert earlier.returncode == 3, told
-    assert told.splitlines()[-1] == "another apply has begun since and takes precedence"
+    assert told.splitlines()[-1] == "a newer apply has begun and takes precedence"
     assert {one[:2] for one in field.wait_for_engines(2)} == before
 
 
@@ -126,7 +126,7 @@ def test_a_head_that_was_killed_is_followed_by_another(field):
 def test_a_head_with_an_engine_takes_it_along(field):
     """Goes on with the head of the test before, which may have an engine."""
     field.machines.settings(5)
-    assert "the head may have engines; they end with it" in field.apply()
+    assert "the head may run engines, which end with it" in field.apply()
     five = field.wait_for_engines(5)
     [own] = field.on(1)
     with field.load(100, 300) as result:

@@ -96,7 +96,7 @@ def test_after_three_failures_a_machine_rests_for_five_minutes(start, monkeypatc
     assert [start() for _ in range(3)] == [reason] * 3
     now[0] += 1.0
     then = time.strftime("%H:%M:%S", time.localtime(1300.0))
-    assert start() == f"failed 3 times, the next try is at {then}: {reason}"
+    assert start() == f"failed 3 times, next try at {then}: {reason}"
     assert Failing.starts == 3
     now[0] += 299.0
     assert start() == reason and Failing.starts == 4

@@ -60,7 +60,7 @@ def test_a_program_that_ends_is_started_again_and_leaves_nothing(watch, capfd):
     told = gather(capfd, "", 3)
     one.stop()
     out, err = capfd.readouterr()
-    assert "switchyard: it ended with status 5; starts again in 1 s" in told + out + err
+    assert "switchyard: it ended with status 5; restarting in 1 s" in told + out + err
     assert len(prepared) >= 3
     for pid in started(told + out):
         wait_until(lambda pid=pid: not is_there(pid))
@@ -75,7 +75,7 @@ def test_what_cannot_be_started_is_said_and_tried_again(watch, capfd):
 
     one = watch("stays", prepare=prepare)
     told = gather(capfd, "", 1)
-    assert "switchyard: it ended with OSError: no room; starts again in 1 s" in told
+    assert "switchyard: it ended with OSError: no room; restarting in 1 s" in told
     one.stop()
 
 

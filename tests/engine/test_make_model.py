@@ -160,7 +160,7 @@ def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
     (tmp_path / "mine").write_text("here")
     with pytest.raises(SystemExit):
         main(tmp_path, *SMALL)
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert files(tmp_path) == {"mine": b"here"}
 
 
@@ -168,7 +168,7 @@ def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
     ("arguments", "message"),
     [
         (("--vocab-size", "260"), "--vocab-size must be at least 261"),
-        (("--hidden-size", "100", "--num-heads", "3"), "--hidden-size must divide"),
+        (("--hidden-size", "100", "--num-heads", "3"), "--hidden-size must be a multiple"),
         (("--num-layers", "0"), "--num-layers must be at least 1"),
         (("--tokenizer", "/nowhere"), "/nowhere has no tokenizer.json"),
         (("--tokenizer", ".", "--vocab-size", "320"), "--vocab-size can't be given"),

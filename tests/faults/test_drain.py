@@ -63,8 +63,8 @@ def test_every_stream_ends_with_done_and_newcomers_are_told(start, how, log_form
     assert [end["error"]["code"] for end in ends[:10]] == ["shutting_down"] * 10
     assert [end["choices"][0]["finish_reason"] for end in ends[10:]] == ["length"] * 8
     assert server.process.wait(20) == 0
-    says = r"switchyard: finishing (\d+) requests, 4\.5 s at most; "
-    says += "a second Ctrl-C or SIGTERM ends it now"
+    says = r"switchyard: finishing (\d+) requests, for at most 4\.5 s; "
+    says += "a second Ctrl-C or SIGTERM ends the server now"
     says = f'"message": "{says}"}}' if log_format == "json" else says
     [number] = re.findall(f"(?m){says}$", server.output)
     assert 10 <= int(number) <= 18  # of 28 jobs

@@ -81,7 +81,7 @@ def test_a_start_without_room_for_all_threads_ends_with_one_clear_line(start):
     assert server.process.wait(60) == 3
     assert "Threads: 144 for requests" in server.output and "(ulimit -u)" in server.output
     [line] = [line for line in server.output.splitlines() if line.startswith("switchyard: ")]
-    assert "can't start new thread beside" in line
+    assert "can't start new thread in addition to" in line
     assert "Traceback" not in server.output
 
 

@@ -154,7 +154,7 @@ def test_an_older_gpu_goes_without_flash_attn_until_there_is_another(
 ):
     done = machine(NVML_CAPABILITY="7.5")
     assert done.returncode == 0
-    assert "without flash-attn: that needs compute capability 8.0, and this is 7.5" in done.stderr
+    assert "without flash-attn: it needs compute capability 8.0, but this is 7.5" in done.stderr
     assert installed(checkout)["exllamav2"] == EXLLAMAV2
     assert installed(checkout)["flash-attn"] is None
     assert machine(NVML_CAPABILITY="7.5").stderr == ""
@@ -175,7 +175,7 @@ OLD = "the driver of A GPU, 470.82.01, is too old for CUDA 12: install 525 or ne
     ("more", "says"),
     [
         ({"NVML_DRIVER": "470.82.01"}, OLD),
-        ({"NVML_CAPABILITY": "6.1"}, "A GPU has compute capability 6.1, and torch's build"),
+        ({"NVML_CAPABILITY": "6.1"}, "A GPU has compute capability 6.1, but torch's build"),
     ],
 )
 def test_a_gpu_that_the_wheels_are_not_for_is_told_in_one_line(checkout, machine, more, says):
@@ -186,7 +186,7 @@ def test_a_gpu_that_the_wheels_are_not_for_is_told_in_one_line(checkout, machine
 def test_a_python_without_wheels_is_told_in_one_line(checkout, machine):
     listed = checkout / "requirements-cuda.txt"
     listed.write_text(listed.read_text().replace(f'"{PYTHON}"', '"3.99"'))
-    assert_refused(checkout, machine(), f"and this is {PYTHON}: install one of those")
+    assert_refused(checkout, machine(), f"but this is {PYTHON}: install one of those")
 
 
 @pytest.mark.skipif(shutil.which("setarch") is None, reason="pretends to be another machine")

@@ -33,7 +33,7 @@ def test_what_can_not_be_listened_on():
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
         bind = f"[::1]:{listener.getsockname()[1]}"
         assert address.refusal(bind).startswith(f"{bind} is taken by another program")
-    says = "192.0.2.1:80 can't be listened on: Cannot assign requested address"
+    says = "can't listen on 192.0.2.1:80: Cannot assign requested address"
     assert address.refusal("192.0.2.1:80") == says
 
 

@@ -84,7 +84,7 @@ def test_a_taken_port_is_told_before_anything_is_installed(checkout):
     assert_refused(checkout, done, f"{bind} is taken by another program")
     assert waits.returncode == 0
     done = run_script(checkout, SWITCHYARD_BIND="192.0.2.1:80")
-    assert_refused(checkout, done, "can't be listened on")
+    assert_refused(checkout, done, "can't listen on")
 
 
 BIND = {"SWITCHYARD_BIND": "127.0.0.1:0"}

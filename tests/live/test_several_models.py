@@ -103,7 +103,7 @@ def test_the_command_changes_what_is_loaded(pair):
     done = run(pair, "load", "random", "--set", "cache_tokens=4096")
     assert done.returncode == 0 and "random is loaded" in done.stdout
     done = run(pair, "alias", "chat", "random")
-    assert done.stdout == "chat is random, and was demo\n"
+    assert done.stdout == "chat now refers to random, instead of demo\n"
     assert ask(pair, "chat", PROMPTS[0])[0] == ask(pair, "random", PROMPTS[0])[0]
     done = run(pair, "load", "random", "--set", "cache_tokens=100")
     assert done.returncode == 1 and "cache_tokens must be a multiple of 256" in done.stderr

@@ -92,7 +92,7 @@ def test_a_new_server_takes_the_place_of_one_that_ends_under_load(start, tmp_pat
     try:
         with asking(old.url) as clients:
             wait_for(lambda: all("old" in client.answered for client in clients))
-            new.wait_to_say(f"127.0.0.1:{old.port} is taken: waiting 60 s")
+            new.wait_to_say(f"127.0.0.1:{old.port} is taken: waiting up to 60 s")
             counts = [len(one.answered) for one in clients]
             wait_for(lambda: all(len(c.answered) > n for c, n in zip(clients, counts, strict=True)))
             assert old.stop() == 0, old.output

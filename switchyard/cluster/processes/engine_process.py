@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from switchyard.cluster.processes.tether import tethered
 
-FIRST_SIGN = 120.0  # seconds until a process that imports torch must have sent one
+FIRST_SIGN = 120.0  # seconds for the first sign of life of a process that imports torch
 SILENCE = 12.0  # seconds without a sign of life, after which the process is killed
-WATCHDOG = 10.0  # seconds; an engine sends a sign three times in them
-LOOK = 0.2  # seconds between looks at the clock
+WATCHDOG = 10.0  # seconds in which an engine sends three signs of life
+LOOK = 0.2  # seconds between checks of the clock
 KILLED = 5.0  # seconds in which the kernel ends a killed process
-LINES = 20  # of its log that are kept for a fault
-# A port that another process has; another may be free.
+LINES = 20  # of its log, kept to explain a fault
+# An engine's message about a port that another process uses. Another port may be free.
 IN_USE = "can't listen on"
 
 
@@ -42,7 +42,7 @@ class Place:
     PREFIX = "switchyard-engine-"
 
     def __init__(self, address: str, port: int) -> None:
-        """Raises OSError if another has it."""
+        """Raises OSError if another supervisor uses it."""
         self.at = f"{address}:{port}"
         self._name = socket.socket(socket.AF_UNIX)
         try:
@@ -113,11 +113,11 @@ class EngineProcess:
         return "" if self._is_ending or not self.is_over else self._fault
 
     def start(self, ended: Callable[[], None] = lambda: None) -> None:
-        """Wait until the engine is ready. `ended` is called once, on another thread, when a ready
+        """Waits until the engine is ready. `ended` is called once, on another thread, when a ready
         engine ends without a call of `end`. Raises EngineFailed.
         """
         # At random: servers drop the address of a lost engine soon after another has started, and
-        # with it one that had come back there.
+        # so would drop a new engine at the same address.
         for port in random.sample(self._ports, len(self._ports)):
             try:
                 self._place = Place(self._address, port)
@@ -133,8 +133,8 @@ class EngineProcess:
         raise EngineFailed(f"no port from {self._ports[0]} to {self._ports[-1]} is free")
 
     def end(self, grace: float) -> bool:
-        """Let the engine finish its requests for `grace` seconds, then kill it. Returns whether it
-        ended by itself. Waits for at most `grace` plus a few seconds.
+        """Lets the engine finish its requests for `grace` seconds, then kills it. Returns whether
+        it ended by itself. Waits for at most `grace` plus a few seconds.
         """
         self._is_ending = True
         if self._child is None:
@@ -184,7 +184,7 @@ class EngineProcess:
             log.start()
             self._is_born.set()
             self._listen(child, signs)
-        log.join(KILLED)  # longer if a process of the engine's own has outlived it
+        log.join(KILLED)  # takes this long only if a child process has outlived the engine
         said = f"the engine ended with status {child.returncode}: {self._last_line()}"
         self._fault = self._fault or said
         was_ready = self._is_ready.is_set()
@@ -195,7 +195,7 @@ class EngineProcess:
     def _last_line(self) -> str:
         """The engine's reason, if it gave one; lines of its log may follow it."""
         reasons = [line for line in self._lines if line.startswith("switchyard: ")]
-        return (reasons or self._lines or ["it has written nothing"])[-1]
+        return (reasons or self._lines or ["no output"])[-1]
 
     def _start_child(self, notify: str) -> subprocess.Popen[bytes]:
         own = {"NOTIFY_SOCKET": notify, "WATCHDOG_USEC": str(round(WATCHDOG * 1e6))}
@@ -222,12 +222,12 @@ class EngineProcess:
             deadline = time.monotonic() + self._take(message)
         signs.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            while True:  # what it has sent just before its end
+            while True:  # what it sent just before it ended
                 self._take(signs.recv(4096).decode(errors="replace"))
 
     def _take(self, message: str) -> float:
-        """Seconds until the next sign must come."""
-        allowed = self._silence  # longer while it loads or drains: it says how long
+        """Seconds within which the next sign must come."""
+        allowed = self._silence  # longer while it loads or drains: the message says how long
         for line in message.splitlines():
             name, _, value = line.partition("=")
             if line == "READY=1":
@@ -239,7 +239,7 @@ class EngineProcess:
         return allowed
 
     def _read(self, child: subprocess.Popen[bytes]) -> None:
-        """Pass the engine's log on, and keep its end."""
+        """Passes the engine's log on, and keeps its last lines."""
         assert child.stderr is not None
         with child.stderr:
             for line in child.stderr:

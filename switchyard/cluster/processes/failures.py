@@ -12,7 +12,7 @@ PAUSE = 300.0  # seconds
 
 
 class Store(Protocol):
-    """A store that all machines share. `get` returns an empty text for a key without a value."""
+    """A store that all machines share. `get` returns an empty string for a key without a value."""
 
     def get(self, key: str) -> str: ...
     def put(self, key: str, value: str) -> None: ...
@@ -33,7 +33,7 @@ class Failures:
         if not self.is_pause:
             return reason
         then = time.strftime("%H:%M:%S", time.localtime(last + PAUSE))
-        return f"failed {number} times, the next try is at {then}: {reason}"
+        return f"failed {number} times, next try at {then}: {reason}"
 
     @property
     def is_pause(self) -> bool:
@@ -49,6 +49,6 @@ class Failures:
         self._store.put(self._key, "")
 
     def _read(self) -> tuple[int, float, str]:
-        """How many failures there were in a row, when the last one was, and why."""
+        """The number of failures in a row, the time of the last one, and its reason."""
         cause, number, last, reason = json.loads(self._store.get(self._key) or '["", 0, 0.0, ""]')
         return (number, last, reason) if cause == self._cause else (0, 0.0, "")

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-# The second look finds a parent that ended before the first line.
+# The comparison finds a parent that ended before prctl was called.
 TETHER = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, int(sys.argv[2]));"
     " os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[3], sys.argv[3:])"

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from switchyard.cluster.processes.tether import tethered
 
-LONGEST = 30.0  # seconds between an end and the next start
+LONGEST = 30.0  # seconds at most between an end and the next start
 STEADY = 60.0  # seconds after which a program counts as started
-END = 20.0  # seconds for a program to end by SIGTERM
-LAST = 1.0  # seconds for the thread to end after it
+END = 20.0  # seconds for a program to end after SIGTERM
+LAST = 1.0  # seconds for the thread to end after the program
 
 
 class Watched:
-    """Restarts a program whenever it ends, after 1 second, then 2, 4, up to 30. If this process is
-    killed, the program gets SIGTERM, because a second one could not start while the first runs.
+    """Restarts a program whenever it ends, after 1 second, then 2, 4, and so on up to 30. If this
+    process is killed, the program gets SIGTERM, because a second one can't start while it runs.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Watched:
         prepare: Callable[[], None] = lambda: None,
         explain: Callable[[str], str] = lambda line: "",
     ) -> None:
-        """`prepare` runs before each start. `explain`: returns what a line of the program means,
-        which is printed once per start; empty: nothing.
+        """`prepare` runs before each start. `explain` returns the meaning of a line of the
+        program's output, which is printed once per start; empty: nothing.
         """
         self.name = name
         self._command = list(command)
@@ -48,7 +48,7 @@ class Watched:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the program and everything that it started. Waits for at most `END` seconds."""
+        """Ends the program and everything that it started. Waits for at most `END` seconds."""
         self._is_over.set()
         if (child := self._child) is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -72,7 +72,7 @@ class Watched:
             pause = 1.0 if time.monotonic() - began > STEADY else pause
             if self._is_over.is_set():
                 return
-            say(f"{self.name} ended with {status}; starts again in {pause:.0f} s")
+            say(f"{self.name} ended with {status}; restarting in {pause:.0f} s")
             self._is_over.wait(pause)
             pause = min(2 * pause, LONGEST)
 
@@ -81,7 +81,7 @@ class Watched:
         child = self._child = subprocess.Popen(
             tethered(self._command, signal.SIGTERM),
             env=self._environment,
-            start_new_session=True,  # what it leaves can be found
+            start_new_session=True,  # so that processes that outlive it can be found
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -111,7 +111,7 @@ class Watched:
 
 
 def kill_session(session: int) -> None:
-    """Kill the processes of a session whose leader has ended."""
+    """Kills the processes of a session whose leader has ended."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and _session_of(entry) == session:
             with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
 """The entrance: admission of POSTs to request threads. POSTs that are not admitted yet wait in
 order, without a thread.
 
-A request has a place from its dispatch until its jobs are submitted, it waits for something, or it
-has ended. Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be
-ready sooner, and the threads that answer would get the GIL less often. After a request was refused,
-its place stays empty for as long as the request took, so clients that retry immediately take at
-most half of the places' time.
+A request holds a place from its dispatch until its jobs are submitted, it has to wait, or it ends.
+Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be ready sooner,
+and the threads that answer would get the GIL less often. After a request has been refused, its
+place stays empty for as long as the request took, so clients that retry immediately take at most
+half of the places' time.
 """
 
 import heapq
@@ -17,10 +17,10 @@ from typing import Generic, TypeVar
 from switchyard import engine
 
 PLACES = 4
-HOLD = 1.0  # seconds; a request that takes longer gives its place up: it probably waits
+HOLD = 1.0  # seconds after which a request gives up its place, because it is probably waiting
 PATIENCE = 10.0  # seconds that a request waits here at most
 
-Guest = TypeVar("Guest")  # a connection whose request is there
+Guest = TypeVar("Guest")  # a connection whose request has arrived
 
 
 class Entrance(Generic[Guest]):
@@ -33,8 +33,8 @@ class Entrance(Generic[Guest]):
         forget: Callable[[Guest], None],
     ) -> None:
         """`begin` gives a request a thread. `turn_away` is called for a request that has waited too
-        long or finds `max_waiting` before it; `forget` for one whose client has left according to
-        `has_left`. All are called on any thread, and must not block.
+        long or finds `max_waiting` others ahead of it; `forget` for one whose client has left
+        according to `has_left`. All are called on any thread, and must not block.
         """
         self._begin = begin
         self._turn_away = turn_away
@@ -44,7 +44,7 @@ class Entrance(Generic[Guest]):
         self._lock = threading.Lock()  # guards the attributes below
         self._inside: dict[Guest, float] = {}  # since when, in order
         self._waiting: dict[Guest, float] = {}  # until when, in order
-        self._rests: list[float] = []  # ends of rests of places; a heap
+        self._rests: list[float] = []  # when places that stay empty can be used again; a heap
         self._has_alarm = False  # for the end of the next rest
         self._is_open = False
 
@@ -55,11 +55,11 @@ class Entrance(Generic[Guest]):
     # Main thread
 
     def enter(self, guest: Guest) -> None:
-        """Begin the request now, or when its turn comes."""
+        """Begins the request now, or when its turn comes."""
         now = time.monotonic()
         with self._lock:
             if len(self._waiting) >= self._max_waiting:
-                self._next()  # forgets those who have left
+                self._next()  # forgets those that have left
             is_full = len(self._waiting) >= self._max_waiting
             if not is_full:
                 self._waiting[guest] = now + PATIENCE
@@ -69,7 +69,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def look(self) -> None:
-        """Called at least once a second, to take places back and to end waits."""
+        """Called at least once a second, to take back places and to end waits."""
         now = time.monotonic()
         if not self._waiting:  # nearly always
             return
@@ -85,7 +85,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def open(self) -> None:
-        """From now on, begin each request immediately."""
+        """From now on, each request begins immediately."""
         with self._lock:
             self._is_open = True
             ready = self._admit(time.monotonic())

@@ -6,7 +6,7 @@ from typing import Any
 from switchyard import engine
 from switchyard.server.threads.entrance import PATIENCE
 
-RETRY = 1.0  # seconds; a guess, since a slow client's end is unknown
+RETRY = 1.0  # seconds; a guess, because nothing predicts when a slow client finishes
 
 
 class RequestThreads:
@@ -44,7 +44,7 @@ class RequestThreads:
         """
         if is_turned_away:
             raise engine.Full(
-                f"the queue is full: the request waited {PATIENCE:g} s, or too many others wait",
+                f"the queue is full: this request waited {PATIENCE:g} s, or too many were ahead",
                 RETRY,
             )
         if len(self._busy) > self._max_reading:
@@ -55,7 +55,7 @@ class RequestThreads:
         if len(self._waiting) >= self._max_waiting and connection not in self._waiting:
             number = self._max_waiting
             raise engine.Full(
-                f"{number} bodies arrive slowly, and this server waits for no more", RETRY
+                f"{number} bodies arrive slowly, and this server waits for no more than that", RETRY
             )
         self._waiting.add(connection)
 
