@@ -28,8 +28,8 @@ def can_capture(library: Any) -> bool:
 
 
 class Unpacking:
-    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more, which the layers
-    do in any case from 145 tokens on.
+    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more. From 145 tokens on,
+    the layers do so in any case.
     """
 
     num_bytes = 0

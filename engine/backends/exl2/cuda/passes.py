@@ -63,7 +63,7 @@ class Unpacked(Protocol):
     """Weights in float16, which the layers use in passes of `min_tokens` tokens or more."""
 
     min_tokens: int
-    num_bytes: int  # that are kept between passes
+    num_bytes: int  # kept between passes
 
     def close(self) -> None: ...
 
