@@ -9,16 +9,16 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.sampling import PARAMETERS
 from switchyard.engine.sources import count_engines, is_source
 
-PAGE_SIZE = 256  # tokens in a page of the cache; exllamav2's, not a choice
-MAX_DRAFT_TOKENS = 7  # the generator's rows of logits for a step of a job, less the last token's
-MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader keeps free itself
+PAGE_SIZE = 256  # tokens in a page of the cache; fixed by exllamav2
+MAX_DRAFT_TOKENS = 7  # one less than the generator's rows of logits per job and step
+MIN_GPU_RESERVE = 0.25  # GiB that exllamav2's loader always keeps free
 LEAST = {"max_chunk_size": 16, "max_seq_len": PAGE_SIZE, "max_pending": 0} | dict.fromkeys(
     ("max_batch_size", "max_pending_tokens", "default_max_tokens", "replicas"), 1
 )
 
 Device = Literal["auto", "cuda", "cpu"]
-CacheMode = str  # a name of CACHE_BITS; for EXL3 also bits of keys and of values, such as 5,4
-# By exllamav2's names.
+CacheMode = str  # a key of CACHE_BITS; for EXL3 also the bits of keys and values, such as 5,4
+# The keys are exllamav2's names.
 CACHE_BITS: dict[CacheMode, tuple[int, int]] = {
     **{"float16": (16, 16), "Q8": (8, 8), "Q6": (6, 6), "Q4": (4, 4)}
 }
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 
 def cache_bits(mode: CacheMode) -> tuple[int, int]:
-    """Returns the bits of each number in keys, and in values. Raises ModelError."""
+    """Returns the bits per number in keys and in values. Raises ModelError."""
     if (pair := re.fullmatch(r"([2-8]),([2-8])", mode)) is not None:
         return int(pair[1]), int(pair[2])
     if mode not in CACHE_BITS:
@@ -50,7 +50,7 @@ def _option(default: Value, doc: str) -> Value:
 class Lora:
     """Weights that are added to the model's weights, for all jobs."""
 
-    path: str  # a directory as PEFT writes it
+    path: str  # a directory in PEFT's format
     name: str
     scaling: float = 1.0
 
@@ -310,7 +310,7 @@ class ModelConfig:
             self.gpu_split and not any(self.gpu_split)
         ):
             raise ModelError(
-                "gpu_split must have GiB for each GPU, and not only zeros", "gpu_split"
+                "gpu_split must list the GiB for each GPU, and not only zeros", "gpu_split"
             )
 
     @property

@@ -37,7 +37,7 @@ from switchyard.engine.schedule.places import QueuePlaces
 from switchyard.engine.standing import Standing
 from switchyard.engine.stream import OnUse, Stream
 
-MAX_TOLD = 65_536  # tokens of a text that any model takes apart
+MAX_TOLD = 65_536  # tokens of a text that can be tokenized with any model
 
 
 class Engine:
@@ -62,8 +62,8 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """While the engine is "recovering" from a failure of the generator, it accepts jobs, which
-        wait.
+        """While the engine is "recovering" from a failure of the generator, it accepts jobs, but
+        they wait.
         """
         return self._standing.state
 
@@ -108,7 +108,7 @@ class Engine:
             return self._held.tell(places, self._standing.info) + others
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
-        """The place of a waiting job in the queue, according to an answer at most `max_age` seconds
+        """Returns the place of a waiting job in the queue, from a reply at most `max_age` seconds
         old. None if the job isn't waiting, or if the engine thread doesn't answer within `timeout`
         seconds. The engine thread is asked at most once in `max_age` seconds.
         """
@@ -129,8 +129,8 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """The maximum number of tokens of prompt and completion together. Before the load, this is
-        estimated from the files.
+        """The maximum number of tokens of prompt and completion together. Before the model is
+        loaded, this is estimated from the files.
         """
         if self._standing.info is not None:
             return self._standing.info.max_seq_len
@@ -139,8 +139,8 @@ class Engine:
     @property
     def max_told(self) -> int:
         """The maximum number of tokens of a text to tokenize or detokenize without generation. The
-        maximum exceeds the context, so that a count can show by how much a prompt is too long, but
-        it is limited, because a million tokens would take too much memory.
+        maximum exceeds the context, so that a count can show by how much a prompt is too long. It
+        is limited, because a million tokens would take too much memory.
         """
         return max(2 * self.context, MAX_TOLD)
 
@@ -150,8 +150,8 @@ class Engine:
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:
-        """Register `call`, to be called as soon as no job can ever run here again, for any reason.
-        `call` must not block.
+        """Register `call`, which is called as soon as no job can ever run here again, for any
+        reason. `call` must not block.
         """
         self._on_stopped.append(call)
 
@@ -181,7 +181,7 @@ class Engine:
     @property
     def max_tokens(self) -> int:
         """The maximum number of tokens of a job's prompt and completion together. Raises Refused
-        before the load.
+        before the model is loaded.
         """
         return admission.most_tokens(self.info)
 
@@ -191,8 +191,8 @@ class Engine:
         wake: Callable[[], None] | None = None,
         on_use: OnUse | None = None,
     ) -> Stream:
-        """Accept all of `jobs`; otherwise accept none, and raise Refused or Rejected. The caller
-        must close the stream.
+        """Accept all of `jobs`, or accept none and raise Refused or Rejected. The caller must close
+        the stream.
         """
         for job in jobs:
             admission.check(job, self.info, self.config)
@@ -235,14 +235,14 @@ class Engine:
             self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Accept no more jobs, let running ones continue for `drain` seconds, then end and release
-        the model. Returns whether all this was done within `timeout` more seconds.
+        """Accept no more jobs, let running ones continue for `drain` seconds, then end them and
+        release the model. Returns whether all this was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain
         self.drain()
         with self._changed:
             is_done = self._changed.wait_for(lambda: not self._held, deadline - time.monotonic())
-        if not is_done:  # not by the engine thread, which may be stuck in a step
+        if not is_done:  # not left to the engine thread, which may be stuck in a step
             self.deliver([Stopped(None)])
         self._link.send(Stop())
         return self._link.join(timeout)
@@ -254,7 +254,7 @@ class Engine:
         all events after `Stopped`.
         """
         batches: Batches = {}
-        is_end, spent = False, list[str]()  # `spent`: jobs that may have no more tokens
+        is_end, spent = False, list[str]()  # `spent`: jobs that may get no more tokens
         with self._changed:
             for event in events if not self._standing.is_stopped else ():
                 if not isinstance(event, Chunk) and isinstance(event, ThreadEvent):
@@ -268,7 +268,7 @@ class Engine:
             stream.put(batch)
         for identifier in spent:
             self._cancel(identifier)
-        # After all puts: one wake is enough for a thread that reads many streams, and a wake costs.
+        # After all puts: a wake is costly, and one is enough for a thread that reads many streams.
         for wake in {stream.wake for stream in batches}:
             if wake is not None:
                 wake()
@@ -282,7 +282,7 @@ class Engine:
         self.tokenizer = Tokenizer(self.model_dir)
 
     def _note(self, event: ThreadEvent, batches: Batches) -> None:
-        """Take an event of the engine thread itself. Under the lock."""
+        """Record an event of the engine thread itself. The caller holds the lock."""
         if isinstance(event, PendingList | JobList):
             self._places.note(event)
         elif self._standing.note(event):
@@ -294,7 +294,7 @@ class Engine:
         self._changed.notify_all()
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
-        """Any thread, without the lock, so that many refusals don't delay `deliver`."""
+        """Any thread. Takes no lock, so that many refusals don't delay `deliver`."""
         return admission.refusal(
             self._standing,
             self._held.backlog,

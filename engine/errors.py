@@ -77,7 +77,7 @@ class ConstraintTooSlow(InvalidJob):
 
 
 class PromptTooLong(Rejected):
-    """`prompt_tokens` and `new_tokens` together exceed `limit`, as far as these are known. For a
+    """`prompt_tokens` and `new_tokens` together exceed `limit`. A value of 0 is unknown. For a
     prompt that was not tokenized completely, `prompt_tokens` is a lower bound.
     """
 

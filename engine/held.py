@@ -26,7 +26,7 @@ from switchyard.engine.schedule.rate import CompletionRate
 from switchyard.engine.schedule.usual import UsualAnswers
 from switchyard.engine.stream import Stream, Used
 
-Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would take two pieces of memory a token
+Batches = dict[Stream, tuple[JobEvent, ...]]  # a list would need two allocations per token
 
 
 class Tracked:
@@ -35,7 +35,7 @@ class Tracked:
     __slots__ = ("job", "new_tokens", "state", "submitted")
 
     def __init__(self, job: Job, submitted: float) -> None:
-        """`submitted`: time of submission, by the monotonic clock."""
+        """`submitted`: time of submission, on the monotonic clock."""
         self.job = job
         self.submitted = submitted
         self.state: Phase = "pending"
@@ -55,8 +55,8 @@ class Tracked:
                 self.state = "parked"
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
-        """`info`: of a loaded model; before the load, jobs have no pages. `now`: on the monotonic
-        clock; all jobs of a list must get the same value, so that their ages are in order.
+        """`info`: the loaded model's properties; before the load, jobs have no pages. `now`: a time
+        on the monotonic clock, the same for all jobs of a list, so that their ages are in order.
         """
         job, num_pages = self.job, 0
         if info is not None and self.state in ("prefill", "decode"):
@@ -86,8 +86,8 @@ class Held(Tracked):
         super().__init__(job, time.monotonic())
         self.stream = stream
         self.cached_tokens: int | None = None  # None before the lookup in the cache
-        self.limit: float = 0 if stream.on_use is not None else math.inf  # of new tokens, for now
-        self.is_spent = False  # whether it may have no more tokens
+        self.limit: float = 0 if stream.on_use is not None else math.inf  # new tokens granted
+        self.is_spent = False  # whether it may get no more tokens
 
     def account(self, event: JobEvent) -> None:
         """Report the job's usage to the stream, after each event that changes the usage."""
@@ -98,18 +98,18 @@ class Held(Tracked):
         if isinstance(event, Prefill | Finished) and self.cached_tokens is None:
             if is_lookup:
                 self.cached_tokens = event.cached_tokens
-            elif self.state != "pending":  # a `Finished` has the mean of the sequences
+            elif self.state != "pending":  # a `Finished` has the mean over the sequences
                 self.cached_tokens = event.cached_tokens * self.job.num_sequences
         if is_lookup or is_end:
             self._tell(event)
 
     def spend(self, event: Chunk) -> bool:
-        """Request more tokens if the job has used up those that it may have. Returns whether the
-        job must end now.
+        """Request more tokens if the job has used up its allowance. Returns whether the job must
+        end now.
         """
         if self.is_spent or self.new_tokens < self.limit:
             return False
-        if self.new_tokens >= self.job.max_new_tokens:  # its end follows
+        if self.new_tokens >= self.job.max_new_tokens:  # its last event follows
             return False
         self._tell(event)
         self.is_spent = self.new_tokens >= self.limit
@@ -160,8 +160,8 @@ class Backlog(NamedTuple):
     waited for the lock would delay every stream.
     """
 
-    num_jobs: int = 0  # that have not ended
-    num_waiting: int = 0  # of these, jobs that have not started
+    num_jobs: int = 0  # jobs that have not ended
+    num_waiting: int = 0  # those of them that have not started
     num_tokens: int = 0  # prompt tokens of the waiting jobs
 
     def moved(self, job: Job, before: Phase | None, after: Phase | None) -> "Backlog":
@@ -203,9 +203,7 @@ class HeldJobs:
         return [one.tell(places.get(i), info, now) for i, one in self._held.items()]
 
     def add(self, jobs: Sequence[Job], stream: Stream, now: float) -> list[Job]:
-        """Add jobs. Returns the jobs, each with the length of a usual answer. `now`: on the
-        monotonic clock.
-        """
+        """Add jobs. Returns them with `usual_tokens` set. `now`: a time on the monotonic clock."""
         if not self._held:
             self.rate.resume(now)
         usual = [math.ceil(self._usual.of(job.client, job.kind)) for job in jobs]
@@ -217,7 +215,7 @@ class HeldJobs:
 
     def pass_on(self, event: JobEvent, batches: Batches) -> bool:
         """Put an event into its job's stream. Events of jobs that have ended are dropped. Returns
-        whether the job must be cancelled because it may have no more tokens.
+        whether the job must be cancelled because it may get no more tokens.
         """
         held = self._held.get(event.identifier)
         if held is None:

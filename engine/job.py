@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from switchyard.engine.sampling import Sampling
 
-USUAL_TOKENS = 180  # of an answer, before a client's first
+USUAL_TOKENS = 180  # of an answer, until a client's first has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +65,26 @@ class Job:
     prompt: tuple[int, ...]
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
-    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it takes pages too
+    negative_prompt: tuple[int, ...] = ()  # for `sampling.cfg_scale`; it needs pages too
     healing: Healing | None = None
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    spans: tuple[Span, ...] = ()  # where the two above don't count
-    min_new_tokens: int = 0  # no stop before, by token or by string
+    spans: tuple[Span, ...] = ()  # in which the two fields above have no effect
+    min_new_tokens: int = 0  # stop tokens and stop strings don't count before
     ignore_eos: bool = False
-    end_token_ids: tuple[int, ...] = ()  # end tokens beside the model's own; see `ignore_eos`
+    end_token_ids: tuple[int, ...] = ()  # in addition to the model's own; see `ignore_eos`
     include_stop: bool = False  # text and tokens end with the stop string, not before it
     stop_on_loop: bool = False  # see LoopDetector
-    shown_token_ids: tuple[int, ...] = ()  # special tokens that the text has in it, as others
+    shown_token_ids: tuple[int, ...] = ()  # special tokens that appear in the text
     constraint: Constraint | None = None
     forced: Forced | None = None
-    num_logprobs: int | None = None  # 0: of the token itself only; n: and of the n likeliest
-    prompt_logprobs: int | None = None  # likewise, of the prompt; then max_new_tokens may be 0
+    num_logprobs: int | None = None  # 0: of the token itself only; n: also of the n most probable
+    prompt_logprobs: int | None = None  # likewise for the prompt; max_new_tokens may then be 0
     priority: int = 0  # higher first
     client: str = ""  # the client whose share of the engine the job counts against
-    kind: str = ""  # of its request: a client's answers of one kind are alike
-    # New tokens of such an answer. `Engine.submit` sets it: it is not part of the request
+    kind: str = ""  # of its request: a client's answers of one kind have similar lengths
+    # The number of new tokens in such an answer. `Engine.submit` sets it; it is not part of the
+    # request.
     usual_tokens: int = field(default=USUAL_TOKENS, compare=False)
     owner: str = ""  # the API key or client that the text belongs to
     request_id: str = ""  # the client's name for the request, for the logs; jobs may share it
@@ -100,7 +101,7 @@ class Job:
 
     @property
     def expected_tokens(self) -> int:
-        """The number of new tokens that the job will usually have."""
+        """The number of new tokens that the job is expected to have."""
         return min(self.max_new_tokens, self.usual_tokens)
 
     def num_pages(self, page_size: int, num_new: int) -> int:

@@ -17,7 +17,7 @@ Phase = Literal["pending", "prefill", "decode", "parked"]
 @dataclass(frozen=True, slots=True)
 class Submit:
     job: Job
-    time: float  # by the monotonic clock
+    time: float  # on the monotonic clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ModelInfo:
     num_pages: int
     device: str
     cache_mode: str = "float32"  # how the cache holds keys and values
-    num_draft_tokens: int = 0  # guessed at once; each job needs pages for them too
+    num_draft_tokens: int = 0  # guessed in one step; each job needs pages for them too
     loras: tuple[str, ...] = ()  # names
     products: str | None = None  # `own`, or `exllamav2: REASON`; None on a CPU
 
@@ -109,7 +109,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """The generator has failed. Until `Recovered`, the engine accepts jobs, which wait."""
+    """The generator has failed. Until `Recovered`, the engine accepts jobs, but they wait."""
 
     reason: str
 
@@ -137,7 +137,7 @@ class ReplicaState:
     reason: str  # the cause if it isn't ready
     num_jobs: int  # of this replica
     gpus: tuple[int, ...]  # empty: all
-    at: str  # the address of an engine that several servers share; empty: it is this server's own
+    at: str  # the address of an engine that several servers share; empty: this server's own engine
     pid: int | None
     num_restarts: int
     num_hangs: int
@@ -146,7 +146,7 @@ class ReplicaState:
 @dataclass(frozen=True, slots=True)
 class ReplicaStates:
     """The states of the replicas of a loaded model. While no replica is ready, the engine accepts
-    jobs, which wait. It refuses jobs while all remaining replicas hang.
+    jobs, but they wait. It refuses jobs while all remaining replicas hang.
     """
 
     states: tuple[ReplicaState, ...]
@@ -154,7 +154,7 @@ class ReplicaStates:
 
 @dataclass(frozen=True, slots=True)
 class Zombies:
-    """The number of jobs that were ended because generator and engine disagreed about them."""
+    """The number of jobs that were ended because the generator and engine disagreed about them."""
 
     count: int
 
@@ -225,7 +225,7 @@ class Queued:
 @dataclass(frozen=True, slots=True)
 class Prefill:
     identifier: str
-    done_tokens: int  # with those that the cache had
+    done_tokens: int  # including those found in the cache
     total_tokens: int
     cached_tokens: int = 0
 
@@ -238,12 +238,12 @@ class TokenLogprob:
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob) of the likeliest, best first
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), most probable first
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """One entry for each token of the prompt; the first is None. Comes before the first `Chunk`."""
+    """One entry for each token of the prompt; the first is None. Sent before the first `Chunk`."""
 
     identifier: str
     logprobs: tuple[TokenLogprob | None, ...]
@@ -259,7 +259,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Ten times as fast as pickle's way for a dataclass with slots."""
+        """Ten times as fast as pickle's default for a dataclass with slots."""
         return Chunk, (self.identifier, self.text, self.token_ids, self.logprobs)
 
 
@@ -276,7 +276,7 @@ class Timings:
 class Finished:
     """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the job's stop
     string or member of `stop_token_ids` that ended the text; "loop" for `stop_on_loop`; "quota" for
-    a job that may have no more tokens. `stop_token`: the token that ended the job, if the job
+    a job that may get no more tokens. `stop_token`: the token that ended the job, if the job
     requested logprobs.
     """
 
@@ -288,10 +288,10 @@ class Finished:
     stop_reason: str | int | None = None
     stop_token: TokenLogprob | None = None
     draft_tokens: int = 0  # guessed
-    accepted_tokens: int = 0  # of them
-    # `new_tokens`, and those after a loop; 0: no more than those. For accounts alone
+    accepted_tokens: int = 0  # of the draft tokens
+    # `new_tokens` plus the tokens after a loop; 0: the same as `new_tokens`. For accounting only.
     sampled_tokens: int = field(default=0, compare=False)
-    timings: Timings = field(default=Timings(), compare=False)  # by the engine thread
+    timings: Timings = field(default=Timings(), compare=False)  # measured by the engine thread
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Any thread.
 from types import TracebackType
 
 
-class panics_as:  # of use as `contextlib.suppress` is
+class panics_as:  # named and used like `contextlib.suppress`
     """A context in which a panic raises `kind(message, *more)` instead."""
 
     __slots__ = ("_arguments", "_kind")
@@ -23,6 +23,6 @@ class panics_as:  # of use as `contextlib.suppress` is
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Each library has a panic class of its own, with this name, that can't be imported.
+        # Each library has its own panic class in a module of this name, which can't be imported.
         if kind is not None and kind.__module__ == "pyo3_runtime":
             raise self._kind(*self._arguments) from error

@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 # Stages of a draw, in the order of application. `backends/sampling/` has the code.
 Stage = Literal[
-    "guide",  # logits of two prompts become those of one
+    "guide",  # the logits of two prompts are combined
     "penalize",  # logits of tokens that have occurred
     "mask",  # single tokens
     "shape",  # all logits of a row; row by row
@@ -280,7 +280,7 @@ class Sampling:
     )
     seed: int | None = _parameter(None, "draw", "Seed of the random numbers.")
 
-    # Stages with a parameter that is on. Computed here, to spare the engine thread.
+    # Stages with a parameter that is on. Computed here to spare the engine thread the work.
     stages: frozenset[Stage] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

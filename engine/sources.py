@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 FILE, DNS = "file:", "dns:"
-USUAL = 8  # engines of a source, for which a server has request threads
+USUAL = 8  # engines that a source is assumed to list, for the number of request threads
 
 
 def is_source(at: str) -> bool:

@@ -34,17 +34,17 @@ RECENT = 10.0  # seconds over which rates are computed
 
 class Standing:
     def __init__(self, name: str) -> None:
-        """`name`: that of the model, for the log."""
-        self.info: ModelInfo | None = None  # None: it was never loaded
-        self.error: EngineError | None = None  # of a recovery or hang, of a reload, or of the end
+        """`name`: the model's name, for the log."""
+        self.info: ModelInfo | None = None  # None: the model was never loaded
+        self.error: EngineError | None = None  # the cause of a recovery, hang, reload or end
         # Jobs on which generator and engine disagreed; they were ended.
         self.num_zombies = self.num_hangs = self.num_restarts = 0
-        self.load_seconds: float | None = None  # that the latest load took
+        self.load_seconds: float | None = None  # duration of the latest load
         self.replicas: tuple[ReplicaState, ...] = ()  # empty: its only thread is in this process
         self._stats: Stats | None = None  # with the counts of earlier threads
         self._before: Stats | None = None
         self._past: Past | None = None  # earlier engines of this name
-        self._recent: deque[Stats] = deque()  # of the last seconds, and one older
+        self._recent: deque[Stats] = deque()  # of the last `RECENT` seconds, and one older
         self._name = name
         self._state: State = "loading"
         self._trouble: Trouble | None = None
@@ -53,8 +53,8 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """While the engine is "recovering" from a failure of the generator, it accepts jobs, which
-        wait.
+        """While the engine is "recovering" from a failure of the generator, it accepts jobs, but
+        they wait.
         """
         state = self._state
         return (self._trouble or state) if state == "ready" else state
@@ -160,7 +160,7 @@ class Standing:
 
     def _note_replicas(self, states: tuple[ReplicaState, ...]) -> None:
         before, self.replicas = self.replicas, states
-        for name in ("num_restarts", "num_hangs"):  # less where a replica has left
+        for name in ("num_restarts", "num_hangs"):  # lower if a replica has left
             more = max(_sum_of(states, name) - _sum_of(before, name), 0)
             setattr(self, name, getattr(self, name) + more)
         left = [one for one in states if one.status != "stopped"]
@@ -175,8 +175,8 @@ class Standing:
 
     def _load(self, info: ModelInfo) -> None:
         before, self.info = self.info, info
-        if before is not None and self._state == "ready":  # replicas promise something else now
-            logger.info("model %s: its engines offer %s", self._name, info)
+        if before is not None and self._state == "ready":  # the replicas now offer something else
+            logger.info("model %s: its engines now offer %s", self._name, info)
             return
         self.load_seconds = time.monotonic() - self._load_begun
         self._trouble = self.error = None
@@ -201,7 +201,7 @@ class Standing:
         self.begin_load()
         if self.is_ready:
             self._state = "loading"
-        logger.error("model %s: %s; it is reloaded", self._name, reason)
+        logger.error("model %s: %s; reloading it", self._name, reason)
 
 
 class Past:
@@ -245,7 +245,7 @@ def _sum(standing: Standing, before: Stats | None) -> Stats | None:
 
 
 def _mean(begin: Stats, end: Stats, name: str) -> float | None:
-    """Mean of the values in between; None if there are none."""
+    """The mean of the values added between `begin` and `end`; None if there are none."""
     if name not in begin.histograms or name not in end.histograms:
         return None
     return end.histograms[name].mean_since(begin.histograms[name])

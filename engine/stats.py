@@ -78,11 +78,11 @@ class Totals:
     cut: int = 0  # ended by a limit of tokens
     cancelled: int = 0
     failed: int = 0
-    too_slow: int = 0  # failed for their constraint's time
+    too_slow: int = 0  # failed because their constraint was too slow
     put_back: int = 0
-    resets: int = 0  # recoveries by a reset of the generator
-    rebuilds: int = 0  # recoveries by another generator
-    reloads: int = 0  # recoveries by another load of the model
+    resets: int = 0  # recoveries by resetting the generator
+    rebuilds: int = 0  # recoveries by making a new generator
+    reloads: int = 0  # recoveries by reloading the model
     out_of_memory: int = 0  # times that memory ran out
 
     def __add__(self, other: "Totals") -> "Totals":
@@ -112,12 +112,12 @@ class Histogram:
 class Work:
     """Counts of a backend since its creation."""
 
-    rows: int = 0  # rows of decode passes, a sequence each
-    computed_rows: int = 0  # `rows`, and those that pad captured passes
-    drafts: int = 0  # sequences for which tokens were guessed, one count a step
+    rows: int = 0  # rows of decode passes, one for each sequence
+    computed_rows: int = 0  # `rows` plus those that pad captured passes
+    drafts: int = 0  # sequences for which tokens were guessed, counted once per step
     retries: int = 0  # iterations that failed, and were tried again
-    preempted: int = 0  # times that a job was parked, since no page was left
-    mask_seconds: float = 0.0  # of a core, for the masks of constraints
+    preempted: int = 0  # times that a job was parked because no page was left
+    mask_seconds: float = 0.0  # core time for the masks of constraints
 
     def note_pass(self, rows: int, computed_rows: int) -> None:
         self.rows += rows
@@ -145,7 +145,7 @@ class KeptWeights:
     """Float16 copies of quantized weights on a GPU. All fields are 0 if there are none."""
 
     num_bytes: int = 0
-    min_tokens: int = 0  # of a pass that uses them
+    min_tokens: int = 0  # the smallest pass that uses them
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Occupancy:
     referenced_pages: int = 0  # in use by jobs
     cached_pages: int = 0  # unused, with content that a prompt may reuse
     memory: tuple[DeviceMemory, ...] = ()
-    parked_jobs: int = 0  # without pages, until there are some
+    parked_jobs: int = 0  # jobs without pages, waiting for some
     kept: KeptWeights = KeptWeights()
 
 
@@ -165,7 +165,7 @@ class Rates:
 
     new_tokens: float = 0.0
     prompt_tokens: float = 0.0
-    iteration_seconds: float | None = None  # mean; None without an iteration
+    iteration_seconds: float | None = None  # mean; None if there was no iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +174,14 @@ class Stats:
     change.
     """
 
-    time: float  # by the monotonic clock
+    time: float  # on the monotonic clock
     totals: Totals = field(default_factory=Totals)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     work: Work = field(default_factory=Work)
     num_active: int = 0
     num_pending: int = 0
     occupancy: Occupancy = Occupancy()
-    began: float = 0.0  # start of its counting, by the wall clock; it identifies the counter
+    began: float = 0.0  # when counting began, on the wall clock; identifies the counter
     num_wanted: int = 0  # jobs that wait in the servers of a shared engine, for any engine
 
     def after(self, before: "Stats | None") -> "Stats":
@@ -217,7 +217,7 @@ def together(time: float, several: Sequence[Stats], num_pending: int, began: flo
         began=began,
         num_active=sum(one.num_active for one in several),
         num_pending=num_pending + sum(one.num_pending for one in several),
-        num_wanted=max((one.num_wanted for one in several), default=0),  # each has the sum
+        num_wanted=max((one.num_wanted for one in several), default=0),  # each reports the same sum
         occupancy=Occupancy(
             sum(one.occupancy.referenced_pages for one in several),
             sum(one.occupancy.cached_pages for one in several),

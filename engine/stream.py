@@ -27,21 +27,21 @@ class Used:
     identifier: str
     prompt_tokens: int
     cached_tokens: int
-    computed_tokens: int  # of the prompts, not found in the cache
+    computed_tokens: int  # prompt tokens not found in the cache
     new_tokens: int  # sampled, including those that the answer leaves out after a loop
-    reason: FinishReason | Literal["failed"] | None = None  # None: not ended
+    reason: FinishReason | Literal["failed"] | None = None  # None: the job has not ended
     timings: Timings | None = None  # of a job that has finished
     num_sequences: int = 1  # 2 for a guided job
 
 
-# Takes a report. Returns how many new tokens, of its answer, the job may have; None: any number.
+# Takes a report. Returns the number of new tokens that the job's answer may have; None: no limit.
 OnUse = Callable[[Used], int | None]
 
 
 class Stream:
-    """A single queue for the events of one request's jobs, which one thread reads.
+    """A single queue for the events of one request's jobs. One thread reads it.
 
-    The engine thread only puts events into the queue, and never waits for that. Every job ends with
+    The engine thread only puts events into the queue, which never blocks. Every job ends with
     exactly one `Finished` or `Failed`.
     """
 
@@ -64,13 +64,13 @@ class Stream:
         wake: Callable[[], None] | None = None,
         on_use: OnUse | None = None,
     ) -> None:
-        """`wake`: as for `poll`. `on_use`: called with what each job uses, even after `close`; on
-        the link's thread, so it must not block. A job that may have no more tokens is ended,
-        with finish_reason "length" and stop_reason "quota".
+        """`wake`: see `poll`. `on_use`: called with each job's usage, even after `close`. It runs
+        on the link's thread, so it must not block. A job that may get no more tokens ends with
+        finish_reason "length" and stop_reason "quota".
         """
         self.wake = wake
         self.on_use = on_use
-        self.is_patient = False  # whether tokens leave the reader asleep
+        self.is_patient = False  # whether tokens alone don't wake the reader
         self._is_polled = wake is not None
         self._unfinished = set(identifiers)
         self._cancel = cancel
@@ -92,9 +92,9 @@ class Stream:
     # Request thread
 
     def poll(self, wake: Callable[[], None], alone: bool) -> None:
-        """Have `wake` called after events are put; `wake` must not block. Streams that have the
-        same `wake`, and are read by one thread, share one call. Earlier events are ready to be
-        taken. `alone`: no thread waits in `take` from now on, so that a put can skip the queue's
+        """Register `wake`, which is called after events are put and must not block. Streams that
+        have the same `wake`, and that one thread reads, share one call. Events put earlier can be
+        taken at once. `alone`: from now on no thread waits in `take`, so a put can skip the queue's
         locks.
         """
         self.wake = wake
@@ -119,8 +119,8 @@ class Stream:
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """Wait for events for at most `timeout` seconds, and return all that have accumulated, in
         order. On a patient stream, tokens do not end the wait; they are returned with the next
-        other event, or at the timeout. Returns an empty list if none have come by the timeout, and
-        at once when every job has ended.
+        other event, or at the timeout. Returns an empty list if no events arrive before the
+        timeout, and at once if every job has ended.
         """
         if self.is_finished:
             return []

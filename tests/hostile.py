@@ -78,7 +78,7 @@ KINDS = {
     nest: "tokenizer_config.json can't be read: it is nested too deeply",
     link_out: "chat_template.jinja is a link out of the model directory",
     backtrack: "reading its tokenizer.json fails: .* retry-limit-in-match over",
-    think_long: "reading its chat template takes more than 10 s of computing",
+    think_long: "reading its chat template takes more than 10 s of CPU time",
     widen: "reading its tokenizer.json takes more than 1 GiB of memory",
     pipe: "tokenizer.json is not a regular file",
     claim: "model.safetensors can't be read: it is not a .safetensors file",

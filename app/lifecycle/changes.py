@@ -98,7 +98,7 @@ def change_of(name: str, request: Any) -> engine.Served:
         _check_alias(name)
         there = engine.listed(dict.fromkeys([*here.models.names, *paths]))
         raise engine.ModelNotFound(
-            f"model {name[:100]!r} does not exist; there is: {there}", "model"
+            f"model {name[:100]!r} does not exist; available: {there}", "model"
         )
     for what in ("model", "draft_model"):
         if given.get(what) is not None:
@@ -166,7 +166,7 @@ def _path_of(model: str, param: str) -> str:
     configs = [here.models.served(name).config for name in here.models.names]
     if model not in paths and model not in {p for c in configs for p in (c.path, c.draft_model)}:
         raise BadRequest(
-            f"{param}: {model[:100]!r} is not a directory of models_dir; there is:"
+            f"{param}: {model[:100]!r} is not a directory of models_dir; available:"
             f" {engine.listed(paths)}",
             param,
         )

@@ -83,7 +83,7 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
     found = [gpu for gpu in gpus()[:1] if has_gpu()]
     if not found:
         raise ModelError("device 'cuda': torch finds no CUDA device")
-    cause = f"the driver, {found[0].driver}, may be too old for its CUDA {torch.version.cuda}"
+    cause = f"the driver, {found[0].driver}, may be too old for torch's CUDA {torch.version.cuda}"
     if torch.version.cuda is None:
         cause = "it is built without CUDA: docs/deployment.md says how to install another build"
     raise ModelError(

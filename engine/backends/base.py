@@ -12,8 +12,8 @@ class Backend(Protocol):
     """A generator with its model. One thread makes all calls, from `open` to `close`. `work` counts
     the backend's work since its creation.
 
-    A failure of one job is an event of that job. An exception concerns all jobs: DeviceLost if only
-    another process can continue, OutOfMemory if fewer jobs at once might work.
+    The failure of one job is reported as an event of that job. An exception concerns all jobs:
+    DeviceLost if only another process can continue, OutOfMemory if fewer jobs at once might work.
     """
 
     work: Work
@@ -41,7 +41,7 @@ class Backend(Protocol):
         """Run one step of all active jobs that can continue."""
 
     def is_waiting(self, wake: Callable[[], None]) -> bool:
-        """Whether there are jobs but none of them can continue now. Another thread then calls
+        """Whether there are jobs, but none of them can continue now. Another thread then calls
         `wake` as soon as a job may be able to continue.
         """
 
@@ -53,8 +53,8 @@ class Backend(Protocol):
         """Memory and pages in use. Reading them takes up to a millisecond."""
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
-        """Forget all jobs except `known`. Returns the number of forgotten jobs, and which of
-        `known` the generator does not have.
+        """Forget all jobs except `known`. Returns the number of forgotten jobs, and those of
+        `known` that the generator does not have.
         """
 
     def reset(self) -> None:

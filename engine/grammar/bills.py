@@ -1,4 +1,4 @@
-"""Measures what computing masks costs, by job and by client. Any thread. Without torch."""
+"""Measures the cost of computing masks, by job and by client. Any thread. Doesn't use torch."""
 
 import math
 import threading
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from switchyard.engine.errors import ConstraintTooSlow
 
-MAX_SECONDS = 0.020  # of a core for a token, on average
+MAX_SECONDS = 0.020  # seconds of core time for a token, on average
 GRACE = 16  # tokens of a job before its average counts
-MAX_MASK = 0.5  # seconds of a core for one mask; the token after it may hold the GIL half as long
-CREDIT = 1.0  # seconds beyond the average that a client's other jobs may have cost
+MAX_MASK = 0.5  # seconds of core time per mask; the next token may hold the GIL for half as long
+CREDIT = 1.0  # seconds by which a client's other jobs may have exceeded the average
 HALF_LIFE = 60.0  # seconds until half of a client's debt is forgotten
-MAX_CLIENTS = 1000  # that are remembered, the latest
+MAX_CLIENTS = 1000  # the most recent ones, which are remembered
 
 
 class Bill:
@@ -20,7 +20,7 @@ class Bill:
 
     def __init__(self, bills: "Bills", client: str) -> None:
         self.client = client
-        self.seconds = 0.0  # of a core
+        self.seconds = 0.0  # core time
         self.num_masks = 0
         self.latest = 0.0  # seconds for the latest mask
         self._bills = bills
@@ -32,7 +32,7 @@ class Bill:
 
     @property
     def excess(self) -> float:
-        """Seconds of the job beyond MAX_SECONDS per mask."""
+        """Seconds by which the job exceeds MAX_SECONDS per mask."""
         return max(self.seconds - MAX_SECONDS * self.num_masks, 0.0)
 
     def charge_mask(self, seconds: float) -> None:
@@ -46,7 +46,7 @@ class Bill:
         self._charge(seconds, self.excess)
 
     def _charge(self, seconds: float, before: float) -> None:
-        """`before`: the excess before."""
+        """`before`: the job's excess before this work."""
         self.seconds += seconds
         self._bills.add(self.client, seconds, self.excess - before)
 
@@ -69,13 +69,13 @@ class Bill:
 
 
 class Bills:
-    """The debts of clients: the excess of their jobs, including those that have ended."""
+    """The debts of clients: the excess of their jobs, including jobs that have ended."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.seconds = 0.0  # of a core, for all masks so far
+        self.seconds = 0.0  # core time for all masks so far
         self._lock = threading.Lock()  # guards the attributes
-        self._debts: dict[str, tuple[float, float]] = {}  # seconds, and when; the latest last
+        self._debts: dict[str, tuple[float, float]] = {}  # seconds, and when noted; latest last
 
     def bill(self, client: str) -> Bill:
         return Bill(self, client)

@@ -24,9 +24,9 @@ from switchyard.engine.job import Constraint
 
 MAX_LENGTH = 64 * 1024  # characters of a regular expression or a grammar
 MAX_SCHEMA_LENGTH = 128 * 1024  # characters of a schema
-_JSON = "json"  # name of a grammar of JSON alone
+_JSON = "json"  # name of a grammar for JSON only
 
-# The text before some JSON, the JSON's schema, the text after it.
+# The text before the JSON, the JSON's schema, and the text after it.
 Alternative = tuple[str, Mapping[str, Any] | bool, str]
 
 
@@ -45,7 +45,7 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
 
 
 def is_json(constraint: Constraint) -> bool:
-    """Whether the constraint is a JSON schema alone."""
+    """Whether the constraint is just a JSON schema."""
     return bool(json.loads(constraint.grammar)["grammars"][0].get("name") == _JSON)
 
 
@@ -65,7 +65,8 @@ def choice(texts: Sequence[str]) -> Constraint:
     """One of `texts`. Raises InvalidJob."""
     if not texts or "" in texts:
         raise InvalidJob("there must be at least one choice, and none may be empty", "constraint")
-    # In capitals, it is one regular expression: thousands of texts cost one state a step.
+    # A name in capitals makes it one regular expression: thousands of texts cost one state per
+    # step.
     alternatives = " | ".join(map(literal, dict.fromkeys(texts)))
     return _lark(f"start: CHOICE\nCHOICE: {alternatives}")
 
@@ -128,8 +129,9 @@ def template_in_text(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
-    `opening` or, without one, of each alternative. Without a trigger, the whole text is a template,
-    or does not begin like one, that is, with a brace or a space. Raises InvalidJob.
+    `opening` or, without one, of each alternative. Without a trigger, the whole text is either a
+    template, or a text that does not begin like one, that is, with a brace or a space. Raises
+    InvalidJob.
     """
     if not trigger:
         frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
@@ -176,8 +178,8 @@ def _frame(
     special_ids: Mapping[str, int] | None,
     write: Callable[[str], list[str]] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """The rules of a template, which begin with `frame`, and the grammars that they
-    refer to, by name. `write` makes parts of a rule of the texts around an alternative's JSON.
+    """The rules of a template, which begin with `frame`, and the grammars that they refer to, by
+    name. `write` turns the texts around an alternative's JSON into parts of a rule.
     """
     write = write or partial(_text, special_ids=special_ids)
     compiled = [_compiled(schema) for _, schema, _ in alternatives]
@@ -221,7 +223,7 @@ def _compiled_text(text: str, whitespace: str) -> tuple[str, float]:
 
 
 def _lark(text: str, parts: Mapping[str, str] | None = None) -> Constraint:
-    """A grammar, with those that it refers to by name."""
+    """A constraint from a grammar and the grammars that it refers to by name."""
     named = [{"name": name, "lark_grammar": part} for name, part in (parts or {}).items()]
     return _grammars({"lark_grammar": text}, *named)
 

@@ -7,7 +7,7 @@ from switchyard.engine.grammar.spelling import WHITESPACE, literal
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _NAMES = {"{": "OPEN", "}": "CLOSE", "[": "BEGIN", "]": "END", ":": "COLON", ",": "COMMA"}
 
-# As those of any JSON: until the two differ, the lexer doesn't know which of them it reads.
+# The same as for other JSON: until the two differ, the lexer doesn't know which of them it reads.
 TERMINALS = [
     r"OPEN: /\{ ?/",  # parsers of calls look for the first key here
     rf"BEGIN: /\[{WHITESPACE}/",

@@ -23,7 +23,7 @@ MAX_DEPTH = 100  # of groups
 class _Rule:
     number: int
     at: int  # where it is first named
-    text: list[str] = field(default_factory=list)  # each second piece is another rule's name
+    text: list[str] = field(default_factory=list)  # every second piece is another rule's name
     references: list[str] = field(default_factory=list)
     is_defined: bool = False
 
@@ -61,7 +61,7 @@ class _Reader:
         return "\n".join(lines)
 
     def _terminals(self) -> set[str]:
-        """The rules from which no path of references leads to a circle."""
+        """The rules from which no path of references leads to a cycle."""
         users: dict[str, list[str]] = {name: [] for name in self._rules}
         left = {}
         for name, rule in self._rules.items():
@@ -187,7 +187,7 @@ class _Reader:
         return f"/[{'^' if is_negated else ''}{''.join(parts)}]/"
 
     def _characters(self, end: str, what: str, begin: int, ranges: bool = False) -> Iterator[str]:
-        """The characters up to `end`; with `ranges`, a range as its two ends."""
+        """Yields the characters up to `end`. With `ranges`, yields a range as its two ends."""
         while (character := self._next()) != end:
             if not character:
                 raise self._error(f"{what} has no end", begin)

@@ -1,5 +1,5 @@
-"""Compiles grammars for one model's tokens, on request threads and the backend's threads. Without
-torch.
+"""Compiles grammars for one model's tokens, on request threads and the backend's threads. Doesn't
+use torch.
 """
 
 import threading
@@ -16,19 +16,19 @@ from switchyard.engine.model.tokenizer import Tokenizer
 from switchyard.engine.panics import panics_as
 from switchyard.engine.schedule.alarms import ALARMS
 
-# Bound of the kept compiled grammars. llguidance doesn't report their sizes, which grow with
-# use: it computes states of its lexer on demand, and keeps them. The size is estimated from the
-# time, at 500 MB a second of a core: twice the 250 MB that were measured at most.
+# Maximum size of all compiled grammars that are kept. llguidance doesn't report their sizes, which
+# grow with use, because it computes states of its lexer on demand and keeps them. The size is
+# estimated as 500 MB per second of core time, twice the measured maximum of 250 MB.
 MAX_BYTES = 512 * 1024**2
 KEPT_BYTES = 16 * 1024**2  # of grammars not used for QUIET seconds
 QUIET = 5.0
 BYTES_PER_SECOND = 512 * 1024**2
 MIN_BYTES = 128 * 1024  # of the smallest grammar
-MAX_GROWTH = 40 * 1024**2  # growth of one grammar: `max_lexer_states` of 2 kB
+MAX_GROWTH = 40 * 1024**2  # growth of one grammar: `max_lexer_states` states of 2 kB
 
-# What one grammar may cost, in units of llguidance. By its own limits a regex of ten characters
-# takes five seconds. With these, all grammars of tests/engine/constraints that are too large are
-# refused within about one second.
+# The maximum cost of one grammar, in llguidance's units. With llguidance's own limits, a regex of
+# ten characters can take five seconds. With these limits, all grammars of tests/engine/constraints
+# that are too large are refused within about one second.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=100_000,
@@ -49,7 +49,7 @@ class _Compiled:
     matcher: LLMatcher  # at the beginning; copies share the states that grow
     size: int  # bytes, estimated from the time used so far
     max_size: int
-    used: float  # time of the last use, by the monotonic clock
+    used: float  # time of the last use, on the monotonic clock
 
 
 class Grammars:
@@ -62,7 +62,7 @@ class Grammars:
         for token_id, content in tokenizer.contents.items():
             self.pieces[token_id] = content
         self.tokenizer = make_tokenizer(tokenizer, self.pieces)
-        give_memory_back()  # what it needed to build its copy
+        give_memory_back()  # that was needed to build its copy
         self._lock = threading.Lock()  # guards the attributes below
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()  # in order of use
         self._size = 0  # bytes of all grammars together
@@ -88,7 +88,7 @@ class Grammars:
         return matcher.deep_copy()
 
     def note_use(self, grammar: str, seconds: float) -> None:
-        """Note that a matcher that `matcher` returned has used `seconds` of CPU time."""
+        """Note that a matcher from `matcher` has used `seconds` of CPU time."""
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -97,19 +97,19 @@ class Grammars:
                 self._grow(compiled.size - before)
 
     def _grow(self, size: int) -> None:
-        """Under the lock."""
+        """The caller holds the lock."""
         self._size += size
         while self._size > MAX_BYTES:
             self._drop()
         self._look_later()
 
     def _drop(self) -> None:
-        """Drop the least recently used grammar. Under the lock."""
+        """Drop the least recently used grammar. The caller holds the lock."""
         _, dropped = self._compiled.popitem(last=False)
         self._size -= dropped.size
 
     def _look_later(self) -> None:
-        """Under the lock."""
+        """The caller holds the lock."""
         if self._size > KEPT_BYTES and not self._has_alarm:
             self._has_alarm = True
             ALARMS.set(QUIET, self._drop_unused)
@@ -154,8 +154,8 @@ class Grammars:
         return compiled
 
     def _try_steps(self, matcher: LLMatcher) -> None:
-        """Take the first steps here, not in the batch, because in a grammar that is too large they
-        cost most.
+        """Take the first steps here, not in the batch, because they cost the most if a grammar is
+        too large.
         """
         allowed = matcher.compute_logit_bias()
         check_matcher(matcher)
@@ -172,8 +172,8 @@ def _size(seconds: float) -> int:
     return int(seconds * BYTES_PER_SECOND)
 
 
-# llguidance's messages about its own settings and states, by a part of each, reworded for a
-# grammar's author.
+# Parts of llguidance's messages about its own settings and states, and what a grammar's author
+# reads instead.
 _SAID = {
     "NoExtension": "it allows no text",
     "panic: ": "it is too large",  # and a place in the compiler
@@ -181,8 +181,8 @@ _SAID = {
     "fuel exhausted": "it is too large",
     "limits.initial_lexer_fuel": "it is too large",
     "too many expressions constructed": "it is too large",
-    "Too many items (limit": "too many parts of it may come at one place",
-    "Current row has": "too many parts of it may come at one place",
+    "Too many items (limit": "too many of its parts may occur at one place",
+    "Current row has": "too many of its parts may occur at one place",
 }
 
 

@@ -14,7 +14,7 @@ from switchyard.engine.grammar.limits import MAX_CONJUNCTIONS, seconds_of_regex
 # Rules and open brackets: the compiler's recursion must fit its stack.
 MAX_NESTING = 1500
 
-# The tokens of llguidance's lexer that are more than their characters. Regular expressions, unlike
+# The tokens of llguidance's lexer that mean more than their characters. Regular expressions, unlike
 # strings, may have line breaks in them.
 _TEXT = re.compile(
     r"""
@@ -60,9 +60,9 @@ def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
 
 
 def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]]:
-    """Returns `text` in pieces, with names in place of its schemas, and whether each piece is code:
-    no string, regular expression, comment or schema; the regular expressions; and the schemas.
-    Raises InvalidJob.
+    """Returns the pieces of `text`, with names in place of its schemas; the regular expressions;
+    and the schemas. Each piece comes with whether it is code, that is, not a string, regular
+    expression, comment or schema. Raises InvalidJob.
     """
     code: list[tuple[str, bool]] = []
     patterns: list[str] = []

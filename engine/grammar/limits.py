@@ -13,7 +13,7 @@ MAX_SECONDS = 0.5
 # Constraints on the same text. Each more than doubles the time.
 MAX_CONJUNCTIONS = 8
 
-# Optional parts, and parts of many states: a pattern's states are sets of these.
+# Optional parts, and parts with many states. A pattern's states are sets of these.
 _OPTIONAL = re.compile(r"[*?]|\{\s*+[0,]|\\[pPwWDS]|[(|:]\||\|\)")
 _PER_PAIR_OF_OPTIONAL = 3.3e-7
 

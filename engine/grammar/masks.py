@@ -12,7 +12,7 @@ Compute = Callable[[], Any]
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -71,7 +71,7 @@ class MaskThreads:
                 continue
             try:
                 mask = compute()
-            except BaseException as error:  # also a panic of Rust, which is no Exception
+            except BaseException as error:  # includes Rust panics, which aren't of type `Exception`
                 future.set_exception(error)
             else:
                 future.set_result(mask)
@@ -81,7 +81,7 @@ class MaskThreads:
                 wake()
 
     def _next(self) -> tuple[Compute, Future[Any]] | None:
-        """None at the end."""
+        """Wait for the next mask to compute. Returns None after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._is_open)
             if not self._is_open:

@@ -5,7 +5,8 @@ Pure.
 import functools
 import json
 
-# Between the tokens of JSON. Bounded: a model in doubt would write spaces up to its limit.
+# Between the tokens of JSON. Bounded, because a model in doubt would write spaces up to its token
+# limit.
 WHITESPACE = r"( |\n[ \t]{0,20})?"
 ANY_WHITESPACE = r"[ \n\r\t]*"
 
@@ -50,5 +51,5 @@ def escaped(character: str) -> str:
 
 def literal(text: str) -> str:
     """A text as a part of a rule."""
-    # The compiler's lexer takes no bare U+007F.
+    # The compiler's lexer doesn't accept a bare U+007F.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -9,8 +9,8 @@ from switchyard.engine.errors import ModelError
 from switchyard.engine.model.tokenizer import Tokenizer
 
 MAX_BYTES = 64  # of a token for a text that the tokenizer itself can't encode
-# Parts of strings for which llguidance keeps a mask of all tokens: its own, without the one for
-# white space. With 200,000 tokens each costs 12 MB, and that one makes no mask faster.
+# Parts of strings for which llguidance keeps a mask of all tokens: its own list, without the part
+# for white space. With 200,000 tokens, each part costs 12 MB, and that one makes no mask faster.
 SLICES = [r'[^"\\\x00-\x1F\x7F]' + number for number in ("{1,10}", "{1,30}", "+")]
 
 
@@ -27,7 +27,7 @@ def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer
         return LLTokenizer(tokens, eos_token=ends, slices=SLICES)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as reason:  # ValueErrors, and panics of Rust, which are no Exceptions
+    except BaseException as reason:  # ValueErrors, or Rust panics, which aren't `Exception`s
         message = " ".join(str(reason).split())
         raise ModelError(f"tokenizer.json can't be used for constraints: {message}") from None
 
@@ -46,7 +46,7 @@ class _Tokens:
         self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> list[int]:
-        """The tokens of a text that a grammar forces, inside another text."""
+        """Returns the tokens of a text that a grammar forces within another text."""
         if not isinstance(text, str):
             raise TypeError("a text is needed")
         token_ids = self._tokenizer.encode_within(text)

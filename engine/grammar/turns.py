@@ -5,7 +5,7 @@ time. Engine thread.
 import time
 from collections.abc import Callable
 
-REST = 4.0  # times the length of a turn, after it
+REST = 4.0  # pause after a turn, as a multiple of the turn's length
 
 
 class SlowTurns:

@@ -1,4 +1,4 @@
-"""Calls to a backend, whose libraries may raise anything. Engine thread only."""
+"""Calls to a backend, whose libraries may raise any exception. Engine thread only."""
 
 import logging
 from collections.abc import Callable
@@ -18,13 +18,13 @@ def open_backend(make_backend: Callable[[], Backend]) -> tuple[Backend, ModelInf
         return backend, backend.open()
     except ModelError:
         raise
-    except BaseException as reason:  # libraries raise anything for a bad model directory
+    except BaseException as reason:  # libraries raise all kinds of errors for a bad model directory
         logger.debug("load", exc_info=True)
         raise ModelError(f"the model can't be loaded: {type(reason).__name__}: {reason}") from None
 
 
 def enqueue(backend: Backend, job: Job) -> EngineError | None:
-    """Returns why the job can't start, else None. Raises ModelError."""
+    """Returns why the job can't start; None if it can. Raises ModelError."""
     try:
         backend.enqueue(job)
     except ModelError:
@@ -38,7 +38,7 @@ def enqueue(backend: Backend, job: Job) -> EngineError | None:
 
 
 def recover(how: Callable[[], None]) -> str | None:
-    """Returns why the recovery failed, else None. Raises ModelError."""
+    """Returns why the recovery failed; None if it succeeded. Raises ModelError."""
     logger.warning("recovery: %s", how.__name__)
     try:
         how()

@@ -10,8 +10,8 @@ from switchyard.engine.schedule.alarms import ALARMS
 
 
 class Outbox:
-    """The thread that is currently delivering also delivers the events of other threads, so these
-    don't wait.
+    """The thread that is currently delivering also delivers the events of other threads, so those
+    threads don't wait.
     """
 
     def __init__(self, deliver: Deliver) -> None:

@@ -35,7 +35,7 @@ from switchyard.engine.schedule.watchdog import interval_of
 logger = logging.getLogger(__name__)
 
 KILL_TIMEOUT = 30.0  # seconds; a process that is stuck in a driver ends once the driver returns
-PULSES = 10  # signs of life in `silence_timeout`
+PULSES = 10  # signs of life per `silence_timeout`
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CLONE_FILES = 0x400  # linux/sched.h
 STAT_EXIT_CODE = 52 - 3  # proc(5), of the fields after the name
@@ -83,7 +83,7 @@ class PipeLink:
         try:
             error = self._run_children()
         except BaseException as reason:
-            logger.exception("the link ends")
+            logger.exception("the link failed")
             error = Closed(f"the link failed: {type(reason).__name__}: {reason}")
         self._deliver([Stopped(None if self._is_stopping else error)])
 
@@ -95,8 +95,9 @@ class PipeLink:
             is_loaded, error = self._run_child()
             if not is_loaded or self._is_stopping:
                 return error
-            # Since `Restarting` no job is accepted. The old queue has only commands for ended jobs,
-            # and perhaps a `Stop`, which the flag repeats: the next child ends before its load.
+            # No job has been accepted since `Restarting`. The old queue has only commands for ended
+            # jobs, and perhaps a `Stop`. The flag repeats the `Stop`, so that the next child ends
+            # before it loads.
             self._commands = queue.SimpleQueue()
 
     def _run_child(self) -> tuple[bool, EngineError | None]:
@@ -134,7 +135,7 @@ class PipeLink:
                 commands.put(None)
                 if writer.ident is not None:
                     writer.join(KILL_TIMEOUT)
-        if process.returncode is None:  # it may hold the device: another child could not load
+        if process.returncode is None:  # it may hold the device, so another child could not load
             return False, DeviceLost(f"the engine's process {process.pid} can't be ended")
         return is_loaded, error
 
@@ -195,7 +196,7 @@ class PipeLink:
 
 
 def _start(there: Wire, gpus: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start the child in its own session, so that it gets no signals to our process group."""
+    """Start the child in its own session, so that signals to our process group don't reach it."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CODE.format(there.fileno())],
@@ -215,12 +216,12 @@ def _write_commands(
     except OSError:
         pass  # the link's thread reports the end of the child
     except Exception:
-        logger.exception("a command can't cross")
+        logger.exception("a command can't be sent")
         process.kill()  # the job would wait forever
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """The status of an ending process, known before its GPU's memory is freed (0.2 s)."""
+    """The status of an ending process, which is known before its GPU memory is freed (0.2 s)."""
     if process.poll() is None:
         with contextlib.suppress(OSError):  # not Linux
             stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
@@ -242,7 +243,7 @@ def _end(status: int) -> str:
 
 def serve(descriptor: int) -> None:
     """The child's main thread. Runs until the engine thread has ended, then exits the process."""
-    # A supervisor may signal every process of a service; during a drain this one must go on.
+    # A supervisor may signal every process of a service; during a drain, this one must continue.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):  # not Linux
@@ -269,8 +270,8 @@ def serve(descriptor: int) -> None:
 
 
 def _leave(descriptor: int) -> None:
-    """Leave the descriptor to the running threads. The kernel closes what threads share when the
-    last of them ends, and a thread that has used a GPU ends late.
+    """Leave the descriptor to the threads that are still running. The kernel closes shared
+    descriptors when the last thread ends, and a thread that has used a GPU ends late.
     """
     with contextlib.suppress(AttributeError):  # not Linux
         if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:  # a container may refuse it
@@ -295,6 +296,6 @@ def _write_events(there: Wire, outbox: queue.SimpleQueue[FromChild], interval: f
         send_all(there, outbox, interval)
     except OSError:
         pass  # the parent has ended
-    except Exception:  # an event that can't cross ends this process
+    except Exception:  # an event that can't be sent ends this process
         traceback.print_exc()
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Places jobs on replicas, and moves jobs between replicas. Under the link's lock."""
+"""Places jobs on replicas, and moves jobs between replicas. Called under the link's lock."""
 
 import random
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from switchyard.engine.messages import (
 )
 from switchyard.engine.schedule.pending import Pending
 
-BALANCE = 1.25  # times the mean load: limit of a replica that is preferred for its cache
-MOST_ASKED = 8  # shared engines, up to which all are compared
+BALANCE = 1.25  # load limit of a replica preferred for its cache, as a multiple of the mean load
+MOST_ASKED = 8  # up to this number of shared engines, all are compared
 
 
 def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) -> Replica | None:

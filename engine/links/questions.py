@@ -16,7 +16,7 @@ class Questions:
     def __init__(self, is_one_queue: bool) -> None:
         """`is_one_queue`: jobs wait in the queue of a single shared engine."""
         self._is_one_queue = is_one_queue
-        self._open: dict[int, tuple[int, list[JobState]]] = {}  # by serial: number to come
+        self._open: dict[int, tuple[int, list[JobState]]] = {}  # by serial: answers to come
 
     def ask(
         self,

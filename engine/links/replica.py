@@ -1,4 +1,4 @@
-"""One replica, from the point of view of its link. Under the link's lock."""
+"""One replica, from the point of view of its link. Used under the link's lock."""
 
 import logging
 from collections import OrderedDict
@@ -26,7 +26,7 @@ class Placed:
     """A job that has not ended."""
 
     job: Job
-    submitted: float  # by the monotonic clock
+    submitted: float  # on the monotonic clock
     hashes: Sequence[int]  # of the prompt's full pages
     replica: "Replica | None" = None  # None: the job waits in the link
     num_pages: int = 0  # expected there
@@ -50,15 +50,15 @@ class Replica:
     info: ModelInfo | None = None  # None: never loaded
     share: float = 0.0  # progress of the load, from 0 to 1
     jobs: dict[str, Placed] = field(default_factory=dict)  # in order of arrival
-    # Hashes of the pages that it has computed, the oldest first
+    # Hashes of the pages that it has computed, oldest first
     pages: OrderedDict[int, None] = field(default_factory=OrderedDict)
     fence: int | None = None  # serial of an answer; events before that answer are stale
     num_failures: int = 0  # failed loads in a row
     num_restarts: int = 0
     num_hangs: int = 0
-    num_since: int = 0  # jobs that it got since its last `Stats`, less those that ended
+    num_since: int = 0  # jobs received since its last `Stats`, minus those that ended
     is_full: bool = False  # it has refused a job since then
-    is_leaving: bool = False  # it isn't named any more, and gets no more jobs
+    is_leaving: bool = False  # it is no longer listed, and gets no more jobs
     is_parted: bool = False  # its link has been told to end
     stats: Stats | None = None  # with the counts of earlier engine threads
     before: Stats | None = None  # the counts of earlier engine threads
@@ -137,7 +137,7 @@ class Replica:
     def serve(self, info: ModelInfo, name: str) -> None:
         if self.reason:
             logger.info(
-                "model %s: process %s serves, after this: %s", name, self.link.pid, self.reason
+                "model %s: process %s serves again, after: %s", name, self.link.pid, self.reason
             )
         self.info, self.status, self.reason = info, "ready", ""
         self.fence, self.num_failures = None, 0

@@ -79,7 +79,7 @@ class ReplicaLink:
         self._began = time.time()
         self._demand = 0  # as reported
         self._is_stopping = False
-        self._is_followed = config.has_source  # whether replicas come and go
+        self._is_followed = config.has_source  # whether a source lists the replicas
         for gpus, make in makers:
             self._replicas.add(self._replica(gpus, make))
 
@@ -106,7 +106,7 @@ class ReplicaLink:
             one.link.start()
 
     def tell_demand(self) -> None:
-        """Report to shared engines how many jobs wait here, and report once more when none waits
+        """Report to shared engines how many jobs wait here, and report once more when no job waits
         any longer.
         """
         with self._lock:
@@ -207,8 +207,8 @@ class ReplicaLink:
             case Hanging(reason):
                 self._abandon(replica, reason, out)
             case Restarting(reason):
-                then = "waited for" if replica.link.at else "reloaded"
-                logger.error("model %s: %s; it is %s", self._config.name, reason, then)
+                then = "waiting for" if replica.link.at else "reloading"
+                logger.error("model %s: %s; %s it", self._config.name, reason, then)
                 self._lose(replica, "loading", reason, out)
                 replica.num_restarts += 1
                 replica.rest()
@@ -221,9 +221,7 @@ class ReplicaLink:
         return True
 
     def _sum(self) -> Stats:
-        """Sums over all replicas, at this server's time, because the clocks of two machines
-        differ.
-        """
+        """Sums over all replicas. The time is this server's, because machines' clocks differ."""
         counts, waiting = self._replicas.counts(), self._jobs.num_waiting
         return together(time.monotonic(), counts, waiting, self._began)
 
@@ -246,8 +244,8 @@ class ReplicaLink:
         replica.abandon(next(self._fences))
 
     def _end(self, replica: Replica, error: EngineError | None, out: list[Event]) -> None:
-        """The replica's link has ended. It is restarted while other replicas run, and always if
-        they come and go.
+        """The replica's link has ended. It is restarted while other replicas run, and in any case
+        if a source lists the replicas.
         """
         if is_refused := replica.status == "stopped":
             error = ModelError(replica.reason)
@@ -263,7 +261,7 @@ class ReplicaLink:
             most = MAX_RETRY_SHARED if replica.link.at else MAX_RETRY
             seconds = min(RETRY * 2**replica.num_failures, most)
             replica.num_failures += 1
-            logger.error("model %s: %s; again in %.0f s", self._config.name, error, seconds)
+            logger.error("model %s: %s; retrying in %.0f s", self._config.name, error, seconds)
             ALARMS.set(seconds, partial(self._revive, replica))
 
     def _revive(self, replica: Replica) -> None:

@@ -1,4 +1,4 @@
-"""The replicas of a link, and the context and cache that all of them offer. Under the link's
+"""The replicas of a link, and the context and cache that all of them offer. Used under the link's
 lock.
 """
 
@@ -17,7 +17,7 @@ from switchyard.engine.stats import Stats
 
 logger = logging.getLogger(__name__)
 
-MAX_GONE = 100  # engines whose counts are kept apart, since they may come again
+MAX_GONE = 100  # departed engines whose counts are kept separately, since they may return
 
 MakeLink = Callable[[Deliver], ProcessLink]
 
@@ -30,7 +30,7 @@ class Roster:
     def __init__(self) -> None:
         self.info: ModelInfo | None = None  # the promise; None: no replica was ever loaded
         self._replicas: list[Replica] = []
-        # By address: the counts of those that have left, and what `Replica.before` was
+        # By address: the counts of replicas that have left, and their `Replica.before`
         self._gone: dict[str, tuple[Stats, Stats | None]] = {}
         self._past: Stats | None = None  # of those that left even earlier
 
@@ -111,7 +111,7 @@ class Roster:
         for name in ("vocab_size", "page_size", "loras") if others else ():
             own, other = getattr(info, name), getattr(others[0], name)
             if own != other:
-                return f"it has {name} {own}, and the others have {other}"
+                return f"it has {name} {own}, but the others have {other}"
         return ""
 
     def promise(self) -> ModelInfo | None:
@@ -137,7 +137,7 @@ class Roster:
         return None
 
     def _offers(self, but: Replica | None = None) -> list[ModelInfo]:
-        """Numbers of the replicas that serve, or will again."""
+        """The properties of the replicas that serve, or will serve again."""
         return [
             one.info
             for one in self._replicas

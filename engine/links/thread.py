@@ -48,7 +48,7 @@ from switchyard.engine.schedule.watchdog import Watchdog, stuck
 
 logger = logging.getLogger(__name__)
 
-LOOK = 0.02  # seconds between looks at jobs that all wait for their masks, without a command
+LOOK = 0.02  # seconds between checks while all jobs wait for their masks and no command arrives
 
 LOST = "the generator has lost the job"
 
@@ -71,7 +71,7 @@ class EngineThread:
         self._config = config
         self._make_backend = make_backend  # called on the engine thread: it imports torch
         self._deliver = deliver
-        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()  # None: a mask came
+        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()  # None: mask ready
         self._pending = Pending(config.fair_wait_factor)
         self._batch = Batch(config.max_batch_size)
         self._counters = Counters()
@@ -120,7 +120,7 @@ class EngineThread:
         except ModelError as reason:
             error = without_frames(reason)
         except BaseException as reason:
-            logger.exception("the engine thread ends")
+            logger.exception("the engine thread failed")
             error = Closed(f"the engine failed: {type(reason).__name__}: {reason}")
         self._watchdog.stop()
         self._deliver([Stopped(error)])  # before the release, which is slow
@@ -128,7 +128,7 @@ class EngineThread:
             try:
                 backend.close()
             except BaseException:
-                logger.exception("release of the model")
+                logger.exception("the model can't be released")
 
     def _loop(self, backend: Backend) -> None:
         is_running, wake = True, functools.partial(self._inbox.put, None)
@@ -159,7 +159,7 @@ class EngineThread:
             self._deliver([stats])
 
     def _wait(self, backend: Backend) -> Command | None:
-        """Wait idle until a command comes. If jobs wait for masks, raises queue.Empty after LOOK
+        """Wait until a command arrives. If jobs wait for masks, raises queue.Empty after LOOK
         seconds.
         """
         self._busy_since = None
@@ -222,7 +222,7 @@ class EngineThread:
             if job is None or (job is not candidates[0] and not self._batch):
                 # An empty generator has no room: end the job instead of waiting forever.
                 job = candidates[0]
-                error = JobFailed("the job does not fit an empty generator")
+                error = JobFailed("the job does not fit even into an empty generator")
             else:
                 error = enqueue(backend, job)
             if error is None or isinstance(error, OutOfMemory):
@@ -257,14 +257,14 @@ class EngineThread:
     def _end_zombies(self, backend: Backend) -> None:
         """End jobs that only the generator knows, and jobs that the generator has lost."""
         num_strays, lost = backend.reconcile(self._batch.identifiers)
-        logger.error("zombies: %d jobs unknown here, the generator has lost %s", num_strays, lost)
+        logger.error("zombies: the generator has %d unknown jobs and has lost %s", num_strays, lost)
         failed = [Failed(i, BatchFailed(LOST)) for i in lost]
         self._batch.note(failed)
         self._deliver([Zombies(num_strays + len(lost))])
         self._tell(failed)
 
     def _without_memory(self, event: JobEvent) -> JobEvent:
-        """Put back a job for whose prompt there was no memory. It waits until fewer jobs run."""
+        """Put a job back if there was no memory for its prompt. It waits until fewer jobs run."""
         if not (isinstance(event, Failed) and isinstance(event.error, OutOfMemory)):
             return event
         self._halve()
@@ -289,8 +289,8 @@ class EngineThread:
         self._tell([*(PutBack(job.identifier) for job in again), *failed])
 
     def _recover(self, backend: Backend, cause: str) -> None:
-        """Recover in stronger and stronger ways: use a stronger way only if the weaker ones have
-        produced no token since.
+        """Recover in increasingly strong ways. Use a stronger way only if no token has been
+        produced since the weaker ones.
         """
         self._deliver([Recovering(cause)])
         told: str | None = cause

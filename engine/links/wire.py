@@ -8,8 +8,8 @@ A pickle can run any code. The other end is one of these:
 - a process of the same user or of root, over a Unix socket (`hosts/peer.py`).
 - a process that has proved the key (`hosts/handshake.py`). Each of its messages has a seal.
 
-Dataclasses are sent without fields that have their default values. So one end can run a later
-version, whose dataclasses have additional fields, as long as these keep their default values.
+Dataclasses are sent without fields that have their default values. Therefore one end can run a
+later version whose dataclasses have additional fields, as long as these keep their default values.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 HEAD = struct.Struct("!I")
 MAX_BYTES = 1 << 28  # of a message
-READ = 1 << 18  # most bytes of one read
+READ = 1 << 18  # maximum bytes of one read
 
 Refuse = Callable[[Any, Sequence[str]], bool]
 
@@ -73,8 +73,8 @@ class Wire:
 
     def receive(self, timeout: float | None = None) -> list[Any] | None:
         """All complete messages that have arrived; empty if only a part of one has arrived. None if
-        no byte has come in `timeout` seconds. Raises OSError, and EOFError when the other end
-        closes.
+        no byte has arrived within `timeout` seconds. Raises OSError, and EOFError when the other
+        end closes.
         """
         if self._messages:
             messages, self._messages = self._messages, []
@@ -103,24 +103,24 @@ class Wire:
         return messages
 
     def _open(self, view: memoryview) -> Any:
-        """The message of head, seal and pickle. Raises OSError for a wrong seal."""
+        """Returns the message from its head, seal and pickle. Raises OSError for a wrong seal."""
         with view[HEAD.size : self._head] as seal, view[self._head :] as data:
             if self._seals is not None and not self._seals.received.fits(seal, data):
-                logger.error("a message without the other end's seal: the connection is ended")
+                logger.error("closing the connection: a message lacks the other end's seal")
                 raise OSError("a message lacks the other end's seal")
             _strange.names = ()
             return pickle.loads(data)
 
     def _is_refused(self, message: Any) -> bool:
         names = _strange.names
-        logger.debug("left out, since a later version sends them: %s", ", ".join(names))
+        logger.debug("ignored fields of a later version: %s", ", ".join(names))
         return self._refuse is not None and self._refuse(message, names)
 
     def receive_one(self, timeout: float | None = None) -> Any:
         """`timeout`: seconds from one byte to the next. Raises EOFError, OSError."""
         while not (messages := self.receive(timeout)):
             if messages is None:
-                raise TimeoutError("nothing comes")
+                raise TimeoutError("no message has arrived")
         first, *self._messages = messages
         return first
 
@@ -154,13 +154,13 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if not dataclasses.is_dataclass(kind):
             raise KeyError(kind)
-        is_own = "__reduce__" in vars(kind)  # this must be as tolerant
+        is_own = "__reduce__" in vars(kind)  # its own must be as tolerant
         self[kind] = kind.__reduce__ if is_own else _Fields(kind).reduce
         return self[kind]
 
 
 class _Fields:
-    """Those of a dataclass, with their defaults."""
+    """The fields of a dataclass, with their defaults."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -203,8 +203,8 @@ def restore(kind: type, values: dict[str, Any]) -> Any:
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:
-    """Send the outbox's messages until it gives None. After `interval` seconds without a message,
-    send an empty list as a sign of life. Raises OSError.
+    """Send the outbox's messages, up to a None. After `interval` seconds without a message, send an
+    empty list as a sign of life. Raises OSError.
     """
     while True:
         try:

@@ -10,7 +10,7 @@ from switchyard.engine.config import CACHE_BITS, PAGE_SIZE, CacheMode, ModelConf
 from switchyard.engine.errors import NoRoom
 
 GIB = 2**30
-CONTEXT = 5 * GIB // 8  # of a GPU, taken by CUDA before any load: 621 MiB of an H200
+CONTEXT = 5 * GIB // 8  # bytes that CUDA takes on each GPU before any load; 621 MiB on an H200
 MODES = tuple(CACHE_BITS)  # the largest first
 MAX_QUANTIZED = 2**31  # numbers in a layer, beyond which the kernels' positions overflow
 
@@ -26,7 +26,7 @@ class Footprint:
     unpacked: tuple[int, ...] = ()  # of float16 copies of the modules' weights, where possible
     unpacked_fixed: int = 0  # work space with such copies
     products: int = 0  # work space of our own products
-    is_whole: bool = False  # one GPU has all of it
+    is_whole: bool = False  # all of it must be on one GPU
 
     @property
     def kv_size(self) -> int:
@@ -38,7 +38,7 @@ class Footprint:
         return sum(size for size, _ in self.modules)
 
     def layer_cache(self, mode: CacheMode, tokens: int) -> int:
-        # A scale of two bytes for 32 numbers: of a head, or in ExLlamaV3 of all heads.
+        # A two-byte scale for every 32 numbers of a head or, in ExLlamaV3, of all heads.
         heads = self.num_kv_heads * (self.head_dim // 32)
         groups = self.kv_size // 32 if self.is_whole else heads
         scales = 0 if mode == "float16" else 2 * 2 * groups
@@ -56,7 +56,7 @@ class Footprint:
         return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
     def whole(self, mode: CacheMode, tokens: int) -> int:
-        """Bytes that weights, cache and all else take on one GPU."""
+        """Bytes that weights, cache and everything else take on one GPU."""
         return self.weights + self.cache(mode, tokens) + self.beside(mode, tokens)
 
 

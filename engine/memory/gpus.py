@@ -10,11 +10,11 @@ from typing import Any
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 
-NEEDED_DRIVER = 525  # of CUDA 12, whatever its minor version
-AMPERE = (8, 0)  # flash-attn's oldest
+NEEDED_DRIVER = 525  # for CUDA 12, any minor version
+AMPERE = (8, 0)  # the oldest that flash-attn supports
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # CUDA's variable: numbers or UUIDs
-NAME = 96  # bytes of the longest text of NVML
+NAME = 96  # bytes of NVML's longest text
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def check_gpus(config: ModelConfig) -> None:
     """Raises ModelError if one of the configuration's `gpus` does not exist according to NVML, or,
     if NVML lists no GPUs, to CUDA_VISIBLE_DEVICES.
     """
-    if not config.gpus or config.at:  # of a shared engine, they are not this process's to check
+    if not config.gpus or config.at:  # a shared engine's GPUs can't be checked here
         return
     if is_for_cpu(config.device):
         raise ModelError("gpus needs GPUs, but NVML finds none", "gpus")
@@ -135,7 +135,7 @@ def _told() -> list[str] | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[tuple[Any, int]]:
-    """Yields the library, and its number of GPUs."""
+    """Yields the library, and the number of GPUs that it lists."""
     number = ctypes.c_uint()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")

@@ -43,9 +43,9 @@ def _left(root: Path) -> Iterator[int]:
         else:
             continue
         own = Path(path.strip("/"))
-        # A container may not see the upper groups, or calls its own the root.
+        # A container may not see the upper groups, or may see its own as the root.
         for folder in (own, *own.parents):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            with contextlib.suppress(OSError, ValueError):  # "max" is not a number
                 yield _left_in(mount / folder, *names)
 
 

@@ -9,15 +9,15 @@ from switchyard.engine.errors import ModelError
 # the gaps without new prompts (benchmarks/prefill.py).
 CHUNK_SIZES = {"cpu": 64, "cuda": 512}
 EXL3_CHUNK_SIZE = 256  # on a GPU
-LONE_CHUNK_SIZE = 512  # at least, while no job decodes; larger chunks bring no more
+LONE_CHUNK_SIZE = 512  # at least, while no job decodes; larger chunks gain nothing
 MAX_STEP = 8  # tokens of a job in one step, drafts included
 
-# Tokens. Texts up to these lengths have graphs of their own, which divide attention by the longest
-# possible text, and so do less work.
+# In tokens. Texts up to these lengths have their own graphs. A graph divides attention by its
+# longest possible text, so these graphs do less work.
 SHORT_CONTEXTS = (512, 2048)
-# Batch sizes that graphs are tried for, then every 64 rows. A smaller batch is padded to the size
-# that was measured to be the fastest. From about 33 rows exllamav2 unpacks the weights first, in
-# the same time for any number of rows.
+# Batch sizes for which graphs are tried, followed by every 64 rows. A smaller batch is padded to
+# the size that was measured to be fastest. From about 33 rows on, exllamav2 unpacks the weights
+# first, which takes the same time for any number of rows.
 GRAPH_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 MORE_ROWS = 64
 
@@ -28,7 +28,7 @@ class Lengths:
 
     max_seq_len: int
     max_input_len: int
-    max_batch_size: int  # inputs of `max_input_len`; each job adds a few tokens a step
+    max_batch_size: int  # inputs of `max_input_len`; each job adds a few tokens per step
     max_output_len: int | None = None
     num_kept_logits: int = 0  # rows of logits in decode graphs, if all tried sizes are used
 

@@ -22,7 +22,7 @@ class Row:
     total: int
     fits: bool | None  # None without a known GPU
     most_tokens: int | None  # of the largest cache that fits, and that the jobs can use
-    copies: int | None  # float16 copies of weights, beside what fits
+    copies: int | None  # float16 copies of weights that fit as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Plan:
 
 def plan(config: ModelConfig, jobs: int, free: Sequence[int], bits: float | None = None) -> Plan:
     """`jobs`: the number of full contexts that the cache holds. `free`: free bytes of each GPU.
-    `bits`: as in `measure`. Raises ModelError.
+    `bits`: see `measure`. Raises ModelError.
     """
     footprints, lengths = measure(config, bits)
     native = measure(replace(config, max_seq_len=None), bits)[1].max_seq_len

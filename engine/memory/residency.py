@@ -28,13 +28,13 @@ class Resident:
 
     name: str
     taken: Mapping[Place, int]  # bytes, as estimated by `needed` at its load
-    used: float  # last use, by the monotonic clock; of a busy model the time of its load
+    used: float  # last use, on the monotonic clock; for a busy model, the time of its load
     is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HostNeed:
-    """Bytes of the host's memory that a model takes on the CPU."""
+    """Bytes of host memory that a model on the CPU takes."""
 
     weights: int
     token: int  # a token of the cache
@@ -162,7 +162,7 @@ def _of_gpus(config: ModelConfig) -> dict[Place, int]:
         config, alone, config.cache_mode[::-1], found.max_seq_len
     )
     if not used:
-        now.caches()  # raises NoRoom by the free memory
+        now.caches()  # raises NoRoom, based on the free memory
     reserve = int(config.gpu_reserve * GIB)
     return {
         place: CONTEXT + (size + reserve if size else 0)

@@ -7,7 +7,7 @@ from typing import Any
 from switchyard.engine.errors import ModelError
 
 SILU = ("silu", "swish")
-GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function, by tanh
+GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function, computed with tanh
 OLD_GELU = (*GELU, "gelu")  # Gemma's config.json says gelu for this function
 
 # The fixed activation of each family's feed-forward layers.
@@ -121,7 +121,7 @@ def _check_activation(name: str, model_config: dict[str, Any]) -> None:
 def _refusal(name: str, path: str, value: object, computed: object) -> ModelError:
     return ModelError(
         f"config.json has a {path} of {value}, which ExLlamaV2 ignores: its {name} computes"
-        f" {computed}. The texts would be wrong; serve a model without that"
+        f" {computed}. The generated text would be wrong; serve another model"
     )
 
 

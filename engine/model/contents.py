@@ -40,7 +40,7 @@ def check_contents(root: Path) -> None:
             raise ModelError(f"{file} is not a regular file")
         try:
             target = file.resolve()
-        except RuntimeError:  # Python 3.11's, for a loop of links
+        except RuntimeError:  # raised by Python 3.11 for a loop of links
             raise ModelError(f"{file} is a link to itself") from None
         if not any(target.is_relative_to(home) for home in homes):
             raise ModelError(
@@ -49,7 +49,7 @@ def check_contents(root: Path) -> None:
 
 
 def _homes(root: Path) -> list[Path]:
-    """Where a link may end. Hugging Face's cache has models--OWNER--NAME/snapshots/REVISION, with
+    """Where a link may lead. Hugging Face's cache has models--OWNER--NAME/snapshots/REVISION, with
     links to models--OWNER--NAME/blobs.
     """
     model = root.parent.parent

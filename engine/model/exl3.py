@@ -15,7 +15,7 @@ from switchyard.engine.model.architectures import ACTIVATIONS, architecture_of
 VERSION = (1, 6, 5)
 MOST_BITS = 8
 
-# What ExLlamaV3 computes with pages of keys and values alone.
+# Architectures that ExLlamaV3 computes with only pages of keys and values.
 PLAIN = (
     *("ApertusForCausalLM", "ArceeForCausalLM", "Cohere2ForCausalLM", "CohereForCausalLM"),
     *("Dots1ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM"),
@@ -26,7 +26,7 @@ PLAIN = (
     *("Olmo3ForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"),
     *("Qwen3MoeForCausalLM", "SeedOssForCausalLM", "SmolLM3ForCausalLM", "SolarOpenForCausalLM"),
 )
-# What it computes with a state for each text, or with windows as rings.
+# Those that it computes with a state for each text, or with windows as rings.
 STATEFUL = (
     *("AfmoeForCausalLM", "BailingMoeV3ForCausalLM", "DeepseekV4ForCausalLM"),
     *("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
@@ -39,7 +39,7 @@ STATEFUL = (
     *("Qwen4ExpForConditionalGeneration", "Spark2_5ForCausalLM", "Step3p5ForCausalLM"),
     "Step3p7ForConditionalGeneration",
 )
-# What it computes with other caches, positions of images, or as a draft for others.
+# Those that it computes with other caches, with positions of images, or as drafts for others.
 OTHERS = (
     *("DFlash2DraftModel", "DFlashDraftModel", "DFlashLagunaForCausalLM", "DeciLMForCausalLM"),
     *("DeepseekV3ForCausalLM", "Gemma4AssistantForCausalLM", "Glm4MoeLiteForCausalLM"),
@@ -51,13 +51,13 @@ OTHERS = (
 )
 EVERY = (*PLAIN, *STATEFUL, *OTHERS)
 REFUSED = {  # settings, and why
-    "tensor_parallel": "one GPU has all of it",
-    "gpu_split": "one GPU has all of it",
-    "loras": "only ExLlamaV2's have LoRAs",
-    "rope_alpha": "ExLlamaV3 has none; it reads the model's own scaling",
-    "rope_scale": "ExLlamaV3 has none; it reads the model's own scaling",
-    "draft_model": "only ExLlamaV2's guess tokens",
-    "ngram_draft": "only ExLlamaV2's guess tokens",
+    "tensor_parallel": "one GPU holds the whole model",
+    "gpu_split": "one GPU holds the whole model",
+    "loras": "only ExLlamaV2 supports LoRAs",
+    "rope_alpha": "it always uses the model's own scaling",
+    "rope_scale": "it always uses the model's own scaling",
+    "draft_model": "only ExLlamaV2 can guess tokens",
+    "ngram_draft": "only ExLlamaV2 can guess tokens",
 }
 
 
@@ -70,7 +70,7 @@ def is_exl3(model_config: dict[str, Any]) -> bool:
 
 
 def is_by_exl3(config: ModelConfig, model_config: dict[str, Any]) -> bool:
-    """Whether ExLlamaV3 computes the model. Raises ModelError if the setting `backend` can't
+    """Whether ExLlamaV3 computes the model. Raises ModelError if the backend that is set can't
     compute it.
     """
     usual, method = is_exl3(model_config), _method(model_config)

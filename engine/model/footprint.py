@@ -24,16 +24,16 @@ ATTENTION = re.compile(r"(?:^|[._])(?:attn|attention)\.")
 EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|tok_embeddings|wte)\.")
 HEAD = re.compile(r"(?:^|\.)(?:lm_head|output)\.")
 
-MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks in one go
+MAX_UNPACKED = 2**29  # numbers of a matrix that exllamav2 unpacks at once
 BUFFER = 128  # bytes that exllamav2 adds to each of its buffers
-# Bytes that torch keeps for each stream with matrix products: an H200's, the largest.
+# Bytes that torch keeps for each stream with matrix products. The largest value is an H200's.
 WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
     """Returns the footprints in the order of loading (the draft model's, if there is one, and the
-    model's), and the model's lengths. `bits`: plan the weights with this width, from config.json
-    alone. A draft model that has weights keeps its own width. Raises ModelError.
+    model's), and the model's lengths. `bits`: the width for which to plan the weights, based only
+    on config.json. A draft model that has weights keeps its own width. Raises ModelError.
     """
     model_config, sizes = _read(config, config.path, bits)
     check_settings(config, model_config)
@@ -164,5 +164,5 @@ def _fixed(shape: Shape, found: Lengths) -> int:
 
 
 def _unpacked(num_in: int, num_out: int) -> int:
-    """Bytes of a matrix in float16, its rows multiples of 32 wide."""
+    """Bytes of a float16 matrix whose rows are padded to multiples of 32 numbers."""
     return 2 * min(num_in * (num_out + -num_out % 32), MAX_UNPACKED)

@@ -10,7 +10,7 @@ from switchyard.engine.model.architectures import text_config
 
 ABSENT = object()
 
-# The windows that transformers takes by default.
+# The default windows of transformers.
 WINDOWS = {
     "Cohere2ForCausalLM": 4096,
     "Gemma2ForCausalLM": 4096,
@@ -22,7 +22,7 @@ WINDOWS = {
     "Phi3ForCausalLM": None,
     "Starcoder2ForCausalLM": None,
 }
-# Period of layers without a window, by default.
+# Default period of layers without a window.
 PATTERNS = {"Cohere2ForCausalLM": 4, "Gemma2ForCausalLM": 2, "Gemma3ForConditionalGeneration": 6}
 QWEN = (
     *("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
@@ -36,7 +36,7 @@ KINDS = ("full_attention", "sliding_attention")
 class Layer:
     window: int | None  # keys that a token sees, itself included; None: all
     is_rotated: bool = True
-    is_local: bool = False  # of the windowed kind, however long the window
+    is_local: bool = False  # of the windowed kind, whatever the window's length
 
 
 def read_layers(model_config: dict[str, Any], num_layers: int) -> list[Layer]:

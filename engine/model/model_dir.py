@@ -37,7 +37,7 @@ MEASURES = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     *("rope_theta", "factor"),
 )
-PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, with counts
+PARTS = ("text_config", "rope_parameters", "rope_scaling")  # of config.json, which contain counts
 DEFAULT = "default"  # the name of a single chat template
 
 
@@ -55,7 +55,7 @@ class ModelDir:
     config: dict[str, Any]
     tokenizer_config: dict[str, Any]
     eos_token_ids: tuple[int, ...]  # of config.json and generation_config.json together
-    chat_templates: Mapping[str, TemplateSource]  # by name; with a default, if there are any
+    chat_templates: Mapping[str, TemplateSource]  # by name; if there are any, one is the default
     created: int  # Unix seconds
     fingerprint: str  # changes with the files, see `contents.fingerprint`
     size: int = 0  # bytes of the weights' files
@@ -215,7 +215,7 @@ def _vocab_size(config: dict[str, Any]) -> int | None:
 
 
 def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]:
-    """The tokens that a file names as ends. `size`: that of the vocabulary. Raises ModelError."""
+    """The end tokens that a file names. `size`: the vocabulary's size. Raises ModelError."""
     value = content.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for one in ids:
@@ -233,7 +233,7 @@ def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]
 def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, TemplateSource]:
     """The chat templates by name; a single one is the default. Empty if there are none.
 
-    They come from the first of these that has any: chat_template.jinja with the files of
+    They come from the first of these sources that has any: chat_template.jinja with the files of
     additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError if a
     template can't be read, and for several templates without a default.
     """

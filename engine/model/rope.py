@@ -46,7 +46,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
         )
     if not named and "type" in settings and "rope_type" in settings:
         raise ModelError(
-            "config.json has both type and rope_type in rope_scaling, on which ExLlamaV2 fails:"
+            "config.json has both type and rope_type in rope_scaling, which makes ExLlamaV2 fail:"
             " remove one of them"
         )
     kind = settings.get("rope_type") or settings.get("type") or "default"

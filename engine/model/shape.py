@@ -19,7 +19,7 @@ PARALLEL = ("CohereForCausalLM", "Cohere2ForCausalLM")
 MULTI_QUERY = ("GPTBigCodeForCausalLM",)
 # Families whose feed-forward layers have no gate: two matrices, not three.
 UNGATED = ("GPT2LMHeadModel", "GPTBigCodeForCausalLM", "Starcoder2ForCausalLM")
-# Optional entries of config.json, and how they follow from others.
+# Optional entries of config.json, and how to derive them from others.
 DEFAULTS = {
     "Gemma3ForConditionalGeneration": {
         "vocab_size": 262208,
@@ -99,7 +99,7 @@ def _context(model_config: dict[str, Any], text: dict[str, Any]) -> int:
 
 
 def _count(text: dict[str, Any], *names: str, or_: int | None = None) -> int:
-    """The first of the names with a value; `a.b` is b inside a."""
+    """The value of the first name that has one; `a.b` is b inside a."""
     for name in names:
         outer, _, inner = name.rpartition(".")
         part = text.get(outer) if outer else text

@@ -12,7 +12,7 @@ LONGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of a number that is loaded as float16
 
 HEAD_BITS = 6.0  # of the last matrix of an EXL2 model, by the converter's default
-MOST_BITS = 8.0  # of an EXL2 model; beyond, it is float16
+MOST_BITS = 8.0  # of an EXL2 model; above this, it is float16
 
 
 def planned_sizes(shape: Shape, bits: float) -> dict[str, int]:

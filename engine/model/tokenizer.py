@@ -23,15 +23,16 @@ ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
 
 class Tokenizer:
     """A model's tokenizer.json. Any number of threads may use it. Even a single text is encoded
-    with `encode_batch`, because `encode` would hold the GIL during the whole text, and delay the
-    engine thread.
+    with `encode_batch`, because `encode` would hold the GIL for the whole text and delay the engine
+    thread.
     """
 
     def __init__(self, model_dir: ModelDir) -> None:
         """Raises ModelError."""
         self._tokenizer = read_tokenizer(model_dir)
         self._added = self._tokenizer.get_added_tokens_decoder()
-        # The bytes that each token adds to a text, by its id; those of added tokens, special or not
+        # The bytes that each token adds to a text, by id; and the bytes of added tokens, special or
+        # not
         self.pieces: Sequence[bytes] = read_pieces(self._tokenizer)
         self.contents = {i: token.content.encode() for i, token in self._added.items()}
         check_ids(len(self.pieces), self._added, model_dir)
@@ -75,8 +76,7 @@ class Tokenizer:
 
     def encode_within(self, text: str) -> list[int] | None:
         """Token ids of plain text inside another text, without the space that some tokenizers put
-        before a text. None if the tokens that the tokenizer gives don't have exactly the bytes of
-        `text`.
+        before a text. None if the resulting tokens don't have exactly the bytes of `text`.
         """
         for before in ("", "\n"):
             num_before = len(self._ordinary(before)) if before else 0
@@ -198,7 +198,7 @@ class Tokenizer:
         return tuple(token_ids)
 
     def _encode_escaped(self, text: str) -> list[int]:
-        """Unescaped special tokens count; all else is ordinary text."""
+        """Encode text in which unescaped special tokens count; everything else is ordinary text."""
         parts: list[str] = []
         places: list[int] = []
         start = 0
@@ -233,7 +233,7 @@ class Tokenizer:
         """The characters of a control token, one by one."""
         token_ids: list[int] = []
         for character in self._added[token_id].content:
-            # Printable ASCII stands for itself in every vocabulary; encoded alone it might get a
+            # Printable ASCII stands for itself in every vocabulary; encoded alone, it might get a
             # space.
             known = self.token_id(character) if "!" <= character <= "~" else None
             if known is None:
@@ -250,8 +250,7 @@ class Tokenizer:
 
     def _hide(self, token_ids: Iterable[int]) -> None:
         """Make the library treat these tokens in a text as ordinary characters. A template's own
-        tokens are inserted at their places. ESCAPE marks each, with its effect on the text beside
-        it.
+        tokens are inserted at the places that ESCAPE marks, with their effect on adjacent text.
         """
         flags = ("single_word", "lstrip", "rstrip", "normalized")
         hidden = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from switchyard.engine.errors import ModelError
 
-READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors"
+READS = "EXL2, EXL3, 4-bit GPTQ and float16 are served, as .safetensors"
 INSTEAD = "use the model in one of these formats, or quantize the original"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -24,7 +24,7 @@ FORMATS = {
     "modelopt": "ModelOpt's FP8 or FP4",
     "mxfp4": "MXFP4",
 }
-# Other files of weights than .safetensors.
+# Files of weights in formats other than .safetensors.
 OTHER_FILES = {
     "*.gguf": FORMATS["gguf"],
     "*.ggml": "GGML, llama.cpp's old format",
@@ -49,7 +49,7 @@ def check_files(root: Path) -> None:
     for file in (*files, root / "tokenizer.json"):
         if file.is_file() and _begins(file, LFS_POINTER):
             raise ModelError(
-                f"{file} is a pointer of Git LFS and not the file itself: fetch the file with"
+                f"{file} is a Git LFS pointer, not the file itself: fetch the file with"
                 " `git lfs pull`"
             )
 
@@ -62,7 +62,7 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
     if method is None and "_load_in_4bit" in quantization:
         method = "bitsandbytes"
     if method is None and not quantization and isinstance(model_config.get("quantization"), dict):
-        raise _refusal(root, "MLX's format")  # MLX's place of groups and bits
+        raise _refusal(root, "MLX's format")  # where MLX puts groups and bits
     if method not in (None, "exl2", "exl3", "gptq"):
         raise _refusal(root, FORMATS.get(method, f"{method}, according to config.json"))
     if method == "gptq" and quantization.get("bits") != 4:
@@ -80,7 +80,7 @@ def _no_directory(path: Path) -> ModelError:
     if HUB_NAME.fullmatch(str(path)):
         return ModelError(
             f"model directory {path} does not exist. Is it a name on Hugging Face? This server"
-            f" downloads nothing: `hf download {path} --local-dir DIRECTORY`, and give that"
+            f" downloads nothing: run `hf download {path} --local-dir DIRECTORY`, and use DIRECTORY"
         )
     return ModelError(f"model directory {path} does not exist")
 

@@ -38,7 +38,7 @@ class Instance:
         self.served = served
         self.engine = engine
         self.num_leases = 0  # leases: requests that may submit jobs
-        self.used = 0.0  # time of the last use, by the table's clock
+        self.used = 0.0  # time of the last use, on the table's clock
         self.since = math.inf  # time of the load, once it has ended
         self.needed: Mapping[Place, int] = {}  # estimated bytes by place
         self.is_noted = False  # the table knows that the engine has stopped
@@ -70,9 +70,9 @@ class Entry:
         self.retiring: list[Instance] = []  # replaced engines that may still have jobs
         self.error: EngineError | None = None  # of the last load, or of the engine's loss
         self.num_failures = 0  # failed loads in a row
-        self.retry_at = 0.0  # earliest time of the next load, by the monotonic clock
+        self.retry_at = 0.0  # earliest time of the next load, on the monotonic clock
         self.num_waiting = 0  # requests that wait for a load
-        self.yields_to: Instance | None = None  # needs this memory: new requests wait
+        self.yields_to: Instance | None = None  # needs this memory, so new requests wait
         self.past = Past()  # the counts of earlier engines
         self.was_unloaded = False  # by command: not loaded again automatically
         self.was_lost = False  # after its load: loaded again automatically
@@ -149,8 +149,7 @@ class Entry:
         """Raises NotOurs for a shared engine."""
         if at := self.instance.served.config.at:
             raise NotOurs(
-                f"model {self.name} runs in engines that servers share, at {', '.join(at)}:"
-                " restart those"
+                f"model {self.name} runs in shared engines, at {', '.join(at)}: restart those"
             )
 
 
@@ -168,7 +167,7 @@ class ModelStatus:
     num_waiting: int
     load: Policy
     needed: Mapping[Place, int] = field(default_factory=dict)
-    idle_left: float | None = None  # seconds until an unload, if no job comes; None: never
+    idle_left: float | None = None  # seconds until an unload, if no job arrives; None: never
 
 
 class Lease:

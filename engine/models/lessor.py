@@ -99,7 +99,7 @@ class Lessor:
 def _refusal(entry: Entry, load: Load, wait: float) -> Refused:
     """The error for a request whose load failed."""
     if load.is_cancelled:
-        return Unloaded(f"model {entry.name} was unloaded before it was loaded", RETRY)
+        return Unloaded(f"model {entry.name} was unloaded before its load had ended", RETRY)
     if isinstance(load.error, Loading):
         return Loading(str(load.error), RETRY)
     return Dead(f"model {entry.name}: {load.error}", max(wait, 1.0))

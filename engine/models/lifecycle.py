@@ -23,8 +23,8 @@ from switchyard.engine.models.unread import Unread
 
 logger = logging.getLogger(__name__)
 
-LOOK = 0.1  # seconds between tries while other models are at work
-YIELD = 0.25  # share of the patience after which the models in the way take no requests
+LOOK = 0.1  # seconds between attempts while other models are busy
+YIELD = 0.25  # share of the patience after which the models in the way accept no requests
 RETRY = 5.0  # seconds until a lost engine is loaded again; doubled each time
 MAX_RETRY = 300.0
 
@@ -119,7 +119,7 @@ class Lifecycle:
         is_load: bool = False,
         is_unload: bool = False,
     ) -> Load:
-        """A load or a swap waits for the end of an unload."""
+        """Begin a change. A load or a swap waits until an unload has ended."""
         before = entry.load
         if before is not None and (is_unload or not before.is_unload):
             raise LoadUnderWay(f"model {entry.name} is already being loaded, unloaded or swapped")
@@ -143,7 +143,7 @@ class Lifecycle:
         except EngineError as reason:
             error = without_frames(reason)
         except BaseException as reason:
-            logger.exception("a change of model %s fails", entry.name)
+            logger.exception("a change of model %s failed", entry.name)
             error = ModelError(f"{type(reason).__name__}: {reason}")
         with self._changed:
             # An engine logs its own error.
@@ -155,7 +155,7 @@ class Lifecycle:
             self._finish(entry, load, error)
 
     def _finish(self, entry: Entry, load: Load, error: EngineError | None = None) -> None:
-        """Under the lock. Idempotent."""
+        """The caller holds the lock. Idempotent."""
         if not load.is_done:
             if entry.load is load:
                 entry.load = None
@@ -171,7 +171,7 @@ class Lifecycle:
             self._changed.notify_all()
 
     def _fail(self, entry: Entry, error: EngineError | None) -> None:
-        """Note a failure, and when the next load may begin. Under the lock."""
+        """Note a failure, and when the next load may begin. The caller holds the lock."""
         entry.error = error
         wait = min(RETRY * 2**entry.num_failures, MAX_RETRY)
         entry.retry_at = self.clock() + (0.0 if isinstance(error, Loading) else wait)
@@ -216,7 +216,7 @@ class Lifecycle:
         with self._changed:
             engine = load.engine = instance.engine
             if load.is_cancelled or self.is_over:
-                raise Closed(f"model {engine.config.name} was unloaded before it was loaded")
+                raise Closed(f"model {engine.config.name} was unloaded before its load had ended")
             engine.start()
         if not engine.wait_until_loaded() or load.is_cancelled:
             error = engine.error or Closed(f"model {engine.config.name} was unloaded meanwhile")
@@ -238,7 +238,7 @@ class Lifecycle:
             self._instances.point(entry, new)
             try:
                 self._load_with_room(entry, new, load)
-            except BaseException:  # a later load is of what was there before
+            except BaseException:  # a later load uses the former configuration
                 self._instances.put_back(entry, old.served)
                 raise
             return
@@ -251,7 +251,9 @@ class Lifecycle:
                 except NoRoom as error:
                     if way is not None:
                         raise
-                    logger.info("model %s, beside the old one: %s", entry.name, error)
+                    logger.info(
+                        "model %s can't be loaded beside the old one: %s", entry.name, error
+                    )
                     load.way, new = "drain", self._instances.make(entry, served)
             if load.way == "drain":
                 self._room.check_after(old, new)

@@ -29,7 +29,7 @@ def check_aliases(aliases: Mapping[str, str], names: Collection[str]) -> None:
         if name not in names:
             raise ModelError(
                 f"model_aliases: {alias!r} stands for {name!r}, which is not a served"
-                f" model; there is: {listed(names)}",
+                f" model; available: {listed(names)}",
                 "model_aliases",
             )
 
@@ -44,7 +44,7 @@ class Names:
         aliases: Mapping[str, str],
         default: str | None = None,
     ) -> None:
-        """`default`: the model of requests without a name; if None, the first. Raises ModelError
+        """`default`: the model for requests without a name; if None, the first. Raises ModelError
         for an alias of an unknown model.
         """
         self._entries = entries
@@ -55,13 +55,13 @@ class Names:
 
     def find(self, name: str | None) -> Entry:
         """Raises ModelNotFound."""
-        if not self._entries:  # as `only` may leave it
-            raise ModelNotFound("this API key may use none of the served models", "model")
+        if not self._entries:  # possible after `only`
+            raise ModelNotFound("this API key may not use any of the served models", "model")
         if name is None:
             return self._entries.get(self.default or "") or next(iter(self._entries.values()))
         entry = self._entries.get(name) or self._entries.get(self._aliased(name))
         if entry is None:
-            there = f"there is: {listed(self._entries)}"
+            there = f"available: {listed(self._entries)}"
             raise ModelNotFound(f"model {name[:100]!r} does not exist; {there}", "model")
         return entry
 
@@ -73,17 +73,19 @@ class Names:
             return before
 
     def aliases_of(self, entry: Entry) -> tuple[str, ...]:
-        """Under the lock."""
+        """The caller holds the lock."""
         return tuple(alias for alias, name in self._aliases.items() if name == entry.name)
 
     def only(self, entries: Mapping[str, Entry]) -> "Names":
-        """A view of some entries only."""
+        """A view of only some entries."""
         some = Names(entries, self._changed, {}, self.default)
         some._aliases = self._aliases
         return some
 
     def _aliased(self, name: str) -> str:
-        """The target of the alias `name`, else of the longest alias with `*` that matches it."""
+        """The target of the alias `name` or, without one, of the longest alias with `*` that
+        matches.
+        """
         with self._changed:
             fitting = [a for a in self._aliases if a.endswith("*") and name.startswith(a[:-1])]
             alias = name if name in self._aliases else max(fitting, key=len, default=name)

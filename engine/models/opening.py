@@ -39,7 +39,7 @@ def open_engine(config: ModelConfig, readers: Sequence[str] = ()) -> Engine:
     check_tried(config.directories, readers)
 
     def make_link(deliver: Deliver) -> Link:
-        if has_own_process(config):  # the process has grammars of its own
+        if has_own_process(config):  # the process has its own grammars
             return _to_processes(config, deliver)
 
         def open_backend() -> Backend:

@@ -57,7 +57,7 @@ class Room:
         models would not suffice.
         """
         found = self._make(instance, is_pressing)
-        # On other GPUs another change may have taken the place meanwhile.
+        # Meanwhile, a change on other GPUs may have taken the place.
         return found if found == "busy" or self._take_place(instance) else "busy"
 
     def _make(self, instance: Instance, is_pressing: bool) -> Literal["there", "busy", "none"]:
@@ -123,7 +123,7 @@ class Room:
         instance.engine.close(left, RELEASE)
 
     def _take_place(self, instance: Instance) -> bool:
-        """Take a place of `max_loaded` until `let_go_on`. Returns whether there was one."""
+        """Take one of the `max_loaded` places until `let_go_on`. Returns whether there was one."""
         if not self._max_loaded:
             return True
         with self._changed:
@@ -134,7 +134,7 @@ class Room:
 
     def _in_places(self, but: Instance) -> list[Entry]:
         """The models that count towards `max_loaded`, including those that will be loaded in any
-        case, as with the server or by a swap. Under the lock.
+        case, such as with the server or by a swap. The caller holds the lock.
         """
         return [
             entry
@@ -144,8 +144,8 @@ class Room:
         ]
 
     def _others(self, instance: Instance) -> tuple[list[Resident], list[Resident], int]:
-        """The models that may be evicted, idle and busy; and the number of places taken. One that
-        is being loaded or unloaded is busy.
+        """The models that may be evicted, idle and busy; and the number of places taken. A model
+        that is being loaded or unloaded is busy.
         """
         with self._changed:
             loaded = self._in_places(instance)
@@ -163,8 +163,8 @@ class Room:
         return idle, busy, len(loaded)
 
     def _taken(self, instance: Instance) -> Mapping[Place, int]:
-        """The estimated bytes of a loaded model. A load with the server doesn't make this
-        estimate.
+        """The estimated bytes of a loaded model. If the model was loaded with the server, they are
+        estimated only now.
         """
         return instance.needed or self._look.needed(instance.served.config)
 
@@ -174,12 +174,13 @@ class Room:
                 entry = self._entries[name]
                 if entry.yields_to is None and entry.instance.is_loaded:
                     logger.info(
-                        "model %s accepts no requests until it has been unloaded for another", name
+                        "model %s accepts no requests until it has been unloaded to make room",
+                        name,
                     )
                     entry.yields_to = instance
 
     def _evict(self, names: Sequence[str]) -> bool:
-        """Returns whether all were still idle, and are now unloaded."""
+        """Unload the models. Returns whether all were still idle, and are now unloaded."""
         for name in names:
             entry = self._entries[name]
             with self._changed:
@@ -203,6 +204,6 @@ def _no_room(
     for place, size in needed.items():
         there = free.get(place, 0) + sum(one.taken.get(place, 0) for one in gone)
         of = "memory" if place == "host" else f"GPU {place}"
-        sums.append(f"{size / GIB:.1f} GiB of {of}, where {there / GIB:.1f} are")
+        sums.append(f"{size / GIB:.1f} GiB of {of} ({there / GIB:.1f} GiB free)")
     told = ", ".join(sums)
-    return NoRoom(f"no room for the model: it needs {told} once others are gone")
+    return NoRoom(f"no room for the model, even if others are unloaded: it needs {told}")

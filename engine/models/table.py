@@ -30,7 +30,7 @@ TICK = 1.0  # seconds between checks for idle and lost models
 class Models:
     """All models of this server, by name. Any thread."""
 
-    is_final = True  # the process ends with its only model, or a first load: no retry for these
+    is_final = True  # if its only model or a first load fails, the process ends without a retry
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Models:
         look: Look = residency,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`aliases`: alias to model name; one may end in `*`, which matches any rest. `default`:
-        the model of requests without a name; if None, the first. `max_loaded`: the maximum number
-        of engines; 0: limited only by memory. `load_wait`: seconds that a request waits for its
-        model. Raises ModelError for an alias of an unknown model, and for files of a model with
-        load = "start" that can't be read. If files of another model can't be read, only that model
-        fails, as its `status` shows.
+        """`aliases`: maps aliases to model names; an alias may end in `*`, which matches any rest.
+        `default`: the model for requests without a name; if None, the first. `max_loaded`: the
+        maximum number of engines; 0: limited only by memory. `load_wait`: seconds that a request
+        waits for its model. Raises ModelError for an alias of an unknown model, and for files of a
+        model with load = "start" that can't be read. If files of another model can't be read, only
+        that model fails, as its `status` shows.
         """
         self._changed = threading.Condition()  # guards entries, aliases, the attributes below
         self._open = open
@@ -142,9 +142,9 @@ class Models:
             entry.error = engine.reason if isinstance(engine, Unread) else None
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
-        """Replace the model that has the configuration's name; a new name is added, and loaded.
-        `way`: load "beside" the old engine, or "drain" that first; None: "beside" if memory allows.
-        `is_default`: make it the default model once it is loaded. Raises ModelError.
+        """Replace the model that has the configuration's name. A model with a new name is added and
+        loaded. `way`: load "beside" the old engine, or "drain" that first; None: "beside" if memory
+        allows. `is_default`: make it the default model once it is loaded. Raises ModelError.
         """
         name = served.config.name
         if name not in self._entries:
@@ -159,8 +159,8 @@ class Models:
             return load
 
     def unload(self, name: str, drain: float | None = None) -> Load:
-        """Begin to end the engine, which ends after its last job or after `drain` seconds; None:
-        the model's own setting. Raises ModelNotFound, LoadUnderWay, NotOurs.
+        """Begin to unload the model. Its engine ends after its last job or after `drain` seconds;
+        None: the model's own setting. Raises ModelNotFound, LoadUnderWay, NotOurs.
         """
         entry = self._names.find(name)
         with self._changed:
@@ -257,7 +257,7 @@ class Models:
         return engine
 
     def _note_stopped(self, engine: Engine) -> None:
-        """On the link's thread."""
+        """Called on the link's thread."""
         with self._changed:
             entry = next((e for e in self._entries.values() if e.instance.engine is engine), None)
             if entry is None:
@@ -269,7 +269,7 @@ class Models:
             is_end = self.is_final and (is_load or len(self._entries) == 1)
             entry.is_lost = is_end or self._life.is_over
             if not entry.is_lost:
-                if not is_load:  # which notes that itself
+                if not is_load:  # a load notes that itself
                     self._life.note_loss(entry)
                 return
             self._changed.notify_all()
@@ -286,7 +286,7 @@ class Models:
             alarm.cancel()  # outside the lock, which the alarm's call takes
 
     def _tick(self) -> None:
-        """On the alarms' thread."""
+        """Called on the alarms' thread."""
         with self._changed:
             if self._life.is_over:
                 return

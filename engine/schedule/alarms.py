@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-PURGE = 1.0  # most seconds until cancelled alarms are dropped, and an idle thread ends
+PURGE = 1.0  # maximum seconds until cancelled alarms are dropped, and an idle thread ends
 
 
 class Alarm:
@@ -47,9 +47,9 @@ class Alarms:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards the rest; notified of an earlier alarm
-        self._alarms: list[tuple[float, int, Alarm]] = []  # a heap, by the time
+        self._alarms: list[tuple[float, int, Alarm]] = []  # a heap, ordered by time
         self._number = 0  # number of the newest alarm
-        self._next_turn = 0.0  # when the thread wakes at the latest
+        self._next_turn = 0.0  # latest time at which the thread wakes
         self._is_running = False  # whether the thread runs, or is starting
         self._thread: threading.Thread | None = None  # None unless it runs
 

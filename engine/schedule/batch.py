@@ -150,7 +150,7 @@ class Batch:
         return failed
 
     def halve(self) -> None:
-        """Memory ran out: halve the number of jobs that run at once, for now."""
+        """Temporarily halve the number of jobs that run at once, because memory ran out."""
         self._limit = max(min(len(self._jobs), self._limit) // 2, 1)
         self._num_good = 0
 

@@ -5,7 +5,7 @@ Pure.
 import math
 
 WEIGHT = 0.2  # of a measured iteration in the means
-LEAST_SHARE = 32  # tokens; a smaller part of a prompt, beside others, is not worth a pass
+LEAST_SHARE = 32  # tokens; a smaller part of a prompt, alongside others, is not worth a pass
 
 
 class Budget:
@@ -80,7 +80,7 @@ class Budget:
             return
         added = max(seconds - (self._step or 0.0), 0.0) / self._spent
         token = added if self._token is None else self._token
-        # What a pass costs whatever its length counts for the tokens of a short one.
+        # A pass's fixed cost raises the cost per token of a short one, so short ones count less.
         weight = WEIGHT * min(self._spent / self._usual, 1.0)
         self._token = token + weight * (added - token)
 

@@ -10,7 +10,7 @@ from itertools import count, islice
 
 from switchyard.engine.job import Job
 
-LIKELY_TIMES = 4  # usual answers that an answer probably does not exceed
+LIKELY_TIMES = 4  # an answer is probably no longer than this many usual ones
 LOOK_AHEAD = 8  # jobs that may overtake the best one while it has no room
 
 
@@ -19,7 +19,7 @@ class _Entry:
     job: Job
     serial: int
     queue: "_Queue"
-    due: float  # when it becomes due, by the clock of its queue
+    due: float  # when it becomes due, on the clock of its queue
     passed: float = 0.0  # work of jobs that overtook it for lack of room
 
     @property
@@ -33,8 +33,8 @@ class _Entry:
 
 
 class _Queue:
-    """The waiting jobs of one client with one priority. `clock`: the most work of those that it
-    has started.
+    """The waiting jobs of one client with one priority. `clock`: the total `work` of the jobs that
+    it has started.
     """
 
     def __init__(self, level: "_Level", client: str, serial: int) -> None:

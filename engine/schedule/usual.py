@@ -6,14 +6,14 @@ from collections import OrderedDict
 from switchyard.engine.job import USUAL_TOKENS
 
 WEIGHT = 1 / 8  # of the latest answer in the mean
-MOST_MEANS = 4096  # kept at most; the one that was used longest ago is dropped
+MOST_MEANS = 4096  # maximum number kept; the least recently used is dropped
 
 
 class UsualAnswers:
     """Moving averages of the number of new tokens in answers, by client and kind of request."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the means
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def of(self, client: str, kind: str) -> float:

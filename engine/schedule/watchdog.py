@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-CHECKS = 10  # checks in `hang_timeout`
+CHECKS = 10  # checks per `hang_timeout`
 
 
 def interval_of(hang_timeout: float) -> float:

@@ -23,13 +23,13 @@ from switchyard.engine.model.tokens.growth import MAX_GROWTH
 
 MAX_MEMORY = 1 << 30  # bytes; a vocabulary of 262,000 takes some 430 MB
 MAX_WORK = 10  # seconds of CPU time; a vocabulary of 262,000 takes 1.5
-MAX_READING = 4  # seconds of these for the tokenizer: no other thread of a server runs then
+MAX_READING = 4  # of these seconds, for the tokenizer; meanwhile a server's other threads don't run
 MAX_SECONDS = 60  # seconds, most of them for a slow disk
 MAX_TOLD = 2000  # characters of a reason
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-RUN = 64  # times that a character follows itself: expressions that double their work are caught
-LONG_RUN = 1 << 14  # those whose work grows with the square of the length
+RUN = 64  # repeats of a character; this catches expressions that double their work
+LONG_RUN = 1 << 14  # this catches those whose work grows with the square of the length
 MAX_CHARACTERS = 256
 
 Reader = Callable[[ModelDir, Tokenizer], None]
@@ -54,10 +54,10 @@ def main() -> None:
 
 
 def _read(path: str, readers: list[Reader]) -> None:
-    """In the fork. Does not return."""
+    """Runs in the fork. Does not return."""
     out = os.dup(1)
     with open(os.devnull, "w") as nothing:
-        for descriptor in (1, 2):  # libraries print what they like
+        for descriptor in (1, 2):  # libraries may print anything
             os.dup2(nothing.fileno(), descriptor)
     _set_limits()
     stage = "files"
@@ -75,14 +75,14 @@ def _read(path: str, readers: list[Reader]) -> None:
     except ModelError as error:
         text = str(error) if path in str(error) else f"{path}: {error}"
         _tell(out, "fails", path, _line(text), error.param)
-    except BaseException as error:  # also a panic of a Rust library
+    except BaseException as error:  # includes panics of Rust libraries
         name = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
         _tell(out, "fails", path, _line(f"{path}: reading its {stage} fails: {name}{error}"), None)
     os._exit(0)
 
 
 def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
-    """Does what a server does with a stranger's files."""
+    """Does what a server does with untrusted files."""
     tell("JSON files")
     model_dir = ModelDir.read(path)
     tell("weights' headers")
@@ -116,7 +116,7 @@ def _texts(source: str) -> Iterator[str]:
 def _set_limits() -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: MAX_MEMORY,  # not RLIMIT_AS, which counts what is only reserved
+        resource.RLIMIT_DATA: MAX_MEMORY,  # not RLIMIT_AS, which counts reserved memory too
         resource.RLIMIT_CPU: MAX_WORK,
     }
     for kind, most in limits.items():
@@ -124,7 +124,7 @@ def _set_limits() -> None:
         resource.setrlimit(
             kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
         )
-    with contextlib.suppress(OSError):  # where memory runs out, this process goes first
+    with contextlib.suppress(OSError):  # if memory runs out, this process is killed first
         Path("/proc/self/oom_score_adj").write_text("1000")
     _end_with_parent()
     for number in (signal.SIGALRM, signal.SIGXCPU):

@@ -1,7 +1,7 @@
 """Has a separate process read unknown model directories first. Any thread.
 
-The files may come from a stranger, and be made to use up all memory, to take forever to read, or to
-crash a library.
+The files may come from a stranger, and may be designed to use up all memory, to take forever to
+read, or to crash a library.
 """
 
 import json
@@ -24,7 +24,7 @@ from switchyard.engine.trial import child
 logger = logging.getLogger(__name__)
 
 CODE = f"from {child.__name__} import main; main()"
-START = 30.0  # seconds to start a process, and to import what reads
+START = 30.0  # seconds to start a process, and to import the readers
 
 Signature = tuple[Any, ...]
 
@@ -98,10 +98,10 @@ def _signature(path: str) -> Signature:
 
 
 def _run(paths: Sequence[str], readers: Sequence[str]) -> dict[str, ModelError]:
-    """One process that forks for each of the directories."""
+    """Run one process, which forks for each of the directories."""
     environment = {
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "RAYON_NUM_THREADS": "1",  # each thread of tokenizers would take memory of the limit
+        "RAYON_NUM_THREADS": "1",  # each thread of `tokenizers` would use up memory
         "CUDA_VISIBLE_DEVICES": "",
     }
     told = ""
@@ -110,7 +110,7 @@ def _run(paths: Sequence[str], readers: Sequence[str]) -> dict[str, ModelError]:
             [_python(), "-P", "-c", CODE, json.dumps([list(paths), list(readers)])],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            start_new_session=True,  # it gets no signals to our process group
+            start_new_session=True,  # signals to our process group don't reach it
             env=os.environ | environment,
             timeout=START + len(paths) * (child.MAX_SECONDS + 1),
         )
@@ -147,7 +147,7 @@ def _end(status: int) -> str:
     memory = f"{child.MAX_MEMORY >> 30} GiB of memory"
     match -status:
         case signal.SIGXCPU | signal.SIGKILL:
-            return f"takes more than {child.MAX_WORK} s of computing, or too much memory"
+            return f"takes more than {child.MAX_WORK} s of CPU time, or too much memory"
         case signal.SIGALRM:
             return f"takes more than {child.MAX_SECONDS} s"
         case signal.SIGABRT:

@@ -329,7 +329,11 @@ def test_without_tables_there_is_one_model():
         ([{**ONE, "aliases": [""]}], {}, "models.0.aliases: '' must be a name"),
         ([{**ONE, "bind": "x"}], {}, "models.0.bind"),
         ([{**ONE, "load": "never"}], {}, "models.0.load"),
-        ([], {"model": "/m/one", "model_aliases": {"x": "y"}}, "not a served model; there is: one"),
+        (
+            [],
+            {"model": "/m/one", "model_aliases": {"x": "y"}},
+            "not a served model; available: one",
+        ),
         ([], {"models_dir": "/nowhere"}, "models_dir: '/nowhere' is not a directory"),
         ([], {"model_aliases": {"g*t": "demo"}}, "model_aliases: 'g*t' must be a name"),
     ],

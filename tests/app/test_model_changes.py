@@ -193,7 +193,7 @@ def test_an_unknown_model_is_told_each_name_once(serve):
     client = serve()
     load(client, "third")
     error = error_of(client.post(f"/admin/models/{'n' * 101}", json={}), 404)
-    told = f"model '{'n' * 100}' does not exist; there is: first, second, third"
+    told = f"model '{'n' * 100}' does not exist; available: first, second, third"
     assert (error["param"], error["message"]) == ("model", told)
 
 
@@ -223,7 +223,7 @@ def test_without_models_dir_a_path_is_refused_with_no_names(serve):
     client = serve()
     object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
     error = error_of(client.post("/admin/models/first", json={"draft_model": "/etc"}))
-    assert error["message"].endswith("is not a directory of models_dir; there is: none")
+    assert error["message"].endswith("is not a directory of models_dir; available: none")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_load_of_an_alias_is_told_the_models_name(serve):
     assert error["param"] == "model"
     assert error["message"] == "'chat' is an alias: use the model's own name, 'first'"
     response = client.post("/admin/models/other", json={})
-    assert "'other' does not exist; there is: first, second, third" in response.text
+    assert "'other' does not exist; available: first, second, third" in response.text
 
 
 def test_what_a_change_may_set():

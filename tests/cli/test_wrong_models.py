@@ -12,7 +12,7 @@ import pytest
 from switchyard import engine
 from tests.conftest import ROOT
 
-READS = "EXL2, EXL3, GPTQ of 4 bits and float16 are served, as .safetensors: use the model in one"
+READS = "EXL2, EXL3, 4-bit GPTQ and float16 are served, as .safetensors: use the model in one"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
 
 # Of each: what is changed in a copy of a good model, and what is said.
@@ -29,7 +29,7 @@ WRONG = {
     "GGUF file": ("in GGUF, llama.cpp's format", READS),
     "directory with GGUF": ("in GGUF, llama.cpp's format", READS),
     "PyTorch's files": ("in PyTorch's format", "convert it with safetensors.torch.save_file"),
-    "pointer of Git LFS": ("is a pointer of Git LFS and not the file", "`git lfs pull`"),
+    "pointer of Git LFS": ("is a Git LFS pointer, not the file", "`git lfs pull`"),
     "name on Hugging Face": (
         "Is it a name on Hugging Face?",
         "hf download owner/model --local-dir",

@@ -103,7 +103,7 @@ def test_a_job_that_never_has_room_ends_before_others_start(make_engine):
     gate.open()
     assert text(take_all(first)) == "0 1 2 " and text(take_all(small)) == "0 1 2 3 "
     [end] = take_all(big)
-    assert "does not fit an empty generator" in str(end.error)
+    assert "does not fit even into an empty generator" in str(end.error)
     assert seen == [("first", None), ("small", True)]
 
 

@@ -231,7 +231,7 @@ def test_a_file_in_place_of_a_directory_is_named(tmp_path):
 def test_a_pointer_of_git_lfs_is_named_with_what_to_do(directory, name):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
     (directory / name).write_text(pointer)
-    with pytest.raises(engine.ModelError, match=f"{name} is a pointer of Git LFS.*git lfs pull"):
+    with pytest.raises(engine.ModelError, match=f"{name} is a Git LFS pointer.*git lfs pull"):
         ModelDir.read(str(directory))
 
 

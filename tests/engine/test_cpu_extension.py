@@ -85,7 +85,7 @@ def test_importing_the_package_imports_nothing_heavy():
         ),
         (
             "sys.modules['exllamav2'] = types.ModuleType('exllamav2')",
-            "has been imported already",
+            "is already imported",
         ),
     ],
     ids=["a GPU", "version", "imported"],

@@ -59,7 +59,7 @@ def test_quantized_tensors_are_refused(tmp_path, plain, quantized):
         ({"head_dim": 15}, "15"),
         ({"architectures": ["MistralForCausalLM"]}, "not MistralForCausalLM"),
         ({"quantization_config": {"quant_method": "exl2"}}, "the weights are quantized"),
-        ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but the files have more layers"),
+        ({"num_hidden_layers": 1}, "is 1, but the files contain at least 2 layers"),
     ],
 )
 def test_what_a_plain_llama_does_not_have_is_refused(tmp_path, plain, changes, named):

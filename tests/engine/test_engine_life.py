@@ -144,7 +144,7 @@ def test_a_release_that_fails_is_logged_and_the_engine_has_ended(make_engine, ca
     backend.close = Mock(side_effect=Panic("in the driver"))
     assert model.close(timeout=20)
     assert (model.state, model.error) == ("stopped", None)
-    assert "release of the model" in caplog.text and "in the driver" in caplog.text
+    assert "the model can't be released" in caplog.text and "in the driver" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_directory_that_changes_during_its_trial_fails(directory, monkeypatch)
     ("limit", "does", "told"),
     [
         ("SECONDS", "__import__('time').sleep(600)", "takes more than 3 s"),
-        ("WORK", "any(iter(int, 1))", "takes more than 3 s of computing"),
+        ("WORK", "any(iter(int, 1))", "takes more than 3 s of CPU time"),
         ("WORK", "bytearray(1 << 31)", "takes more than 1 GiB of memory"),
         ("WORK", "__import__('os').abort()", "1 GiB of memory, or crashes a library"),
         ("WORK", "__import__('ctypes').string_at(0)", "crashes a library: status -11"),

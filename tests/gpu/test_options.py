@@ -159,7 +159,7 @@ def test_the_next_mode_is_taken_where_the_first_has_no_room(serve, larger, caplo
     reserve = free_memory() / GIB - 1.2
     backend = serve(larger, cache_mode=("float16", "Q4"), cache_tokens=81920, gpu_reserve=reserve)
     assert backend.info.cache_mode == "Q4"
-    assert "no room for a float16 cache: it is Q4" in caplog.text
+    assert "no room for a float16 cache; using Q4" in caplog.text
     run(backend, job("a", 8, prompt=tuple(range(300, 1500)), sampling=GREEDY))
     backend.close()
     with pytest.raises(engine.ModelError, match=r"What would fit: .*cache_mode Q4"):

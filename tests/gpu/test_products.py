@@ -140,7 +140,7 @@ def test_copies_are_given_up_and_our_products_stay(serve, quantized):
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [({"products": "exllamav2"}, "set so"), ({"ngram_draft": True}, "tokens are guessed")],
+    [({"products": "exllamav2"}, "the settings"), ({"ngram_draft": True}, "tokens are guessed")],
 )
 def test_settings_that_keep_exllamav2s_products(serve, quantized, config, reason):
     backend = serve(quantized, **{"products": "auto", **config})

@@ -175,7 +175,7 @@ def test_an_engine_that_can_not_be_replaced_ends_the_server(start, model_path, t
     (path / "model.safetensors").unlink()
     os.kill(child, signal.SIGKILL)
     assert server.process.wait(120) == 3, server.output
-    assert "was killed by SIGKILL; it is reloaded" in server.output
+    assert "was killed by SIGKILL; reloading it" in server.output
     wait_until_gone(child)
 
 

@@ -98,7 +98,7 @@ def test_the_command_changes_what_is_loaded(pair):
     rows = json.loads(run(pair, "list", "--json").stdout)
     assert [row["id"] for row in rows] == ["demo", "random", "broken"]
     nowhere = run(pair, "load", "nothere")
-    assert nowhere.returncode == 1 and "there is: demo, random, broken, other" in nowhere.stderr
+    assert nowhere.returncode == 1 and "available: demo, random, broken, other" in nowhere.stderr
     assert run(pair, "unload", "random", "--drain", "5").returncode == 0
     done = run(pair, "load", "random", "--set", "cache_tokens=4096")
     assert done.returncode == 0 and "random is loaded" in done.stdout

@@ -229,7 +229,7 @@ def test_a_key_sees_and_uses_its_models_alone(make_keyed, keys_file):
         assert response.status_code == 404
         assert response.json["error"]["code"] == "model_not_found"
         message = response.json["error"]["message"]
-        assert message == "this API key may use none of the served models"
+        assert message == "this API key may not use any of the served models"
         assert client.post(URL, json=body, headers=bearer("bob")).status_code == 200
     assert client.get("/v1/models", headers=bearer("ann")).json["data"] == []
     assert len(client.get("/v1/models", headers=bearer("bob")).json["data"]) == 1

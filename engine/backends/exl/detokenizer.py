@@ -1,4 +1,5 @@
-"""Turns a job's tokens into text, piece by piece: whole characters, cut at stop strings.
+"""Turns a job's tokens into text, piece by piece. Pieces consist of whole characters, and are cut
+at stop strings.
 
 The generator's own code has three faults. It loses text at a stop token and at the token limit. It
 wrongly decodes characters that consist of several tokens. It chooses among several stop strings in
@@ -38,8 +39,8 @@ class Detokenizer:
         self._stops = StopSearch(job, self.unsure)
         self._min_tokens = job.min_new_tokens
         self._num_tokens = 0
-        self._waiting: list[int] = []  # tokens without any character sent
-        self._healed = job.healing.text if job.healing is not None else ""  # text of the prompt
+        self._waiting: list[int] = []  # tokens whose text has not been sent
+        self._healed = job.healing.text if job.healing is not None else ""  # text to leave out
 
     @property
     def stop(self) -> str | int | None:
@@ -67,9 +68,7 @@ class Detokenizer:
         return self._tell(self._decoder.finish(), is_last=True)
 
     def _tell(self, text: str, is_last: bool) -> Told:
-        """A token is sent with its first character, though its last one may still wait for
-        bytes.
-        """
+        """A token is sent with its first character, even if its last one still waits for bytes."""
         token_ids: list[int] = []
         if text or is_last or self._decoder.is_whole:
             token_ids, self._waiting = self._waiting, token_ids
@@ -84,7 +83,7 @@ class Detokenizer:
 
 
 def _touches(piece: bytes, begin: bytes) -> bool:
-    """Whether `begin` may be in a text in such a place that a token is part of it."""
+    """Whether a token with the bytes `piece` can be part of an occurrence of `begin`."""
     shifts = range(1 - len(piece), len(begin)) if piece and begin else ()
     return any(
         piece[max(-at, 0) : len(begin) - at] == begin[max(at, 0) : at + len(piece)] for at in shifts

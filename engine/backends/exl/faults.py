@@ -4,8 +4,8 @@ import torch
 
 from switchyard.engine.errors import DeviceLost, OutOfMemory
 
-# After these errors every later call to the device fails, until the process ends: CUDA Runtime API,
-# cudaError_t. An unknown one is noticed when no recovery helps.
+# After these errors, every later call to the device fails until the process ends (CUDA Runtime API,
+# cudaError_t). An error that is missing here is noticed when no recovery helps.
 _STICKY = (
     "an illegal memory access was encountered",
     "an illegal instruction was encountered",

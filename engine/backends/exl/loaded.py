@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class Passes(Protocol):
     """Computes passes of a few tokens faster than the model's own code does."""
 
-    num_rows: int  # rows of the last `run`, padding included
+    num_rows: int  # rows of the last `run`, including padding
 
     def capture(self, vocab_size: int) -> None:
         """Prepare the passes. The cache must be unused. `vocab_size`: the tokenizer's vocabulary
@@ -34,7 +34,7 @@ class Passes(Protocol):
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
         """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
-        (rows,), which are valid until the next draw; None if the logits are others.
+        (rows,), which are valid until the next draw; None for other logits.
         """
 
     def fit(self, length: int) -> int:
@@ -68,7 +68,7 @@ class LoadedModel:
     cache_mode: str  # the format of keys and values
     passes: Passes | None = None
     products: str | None = None  # `own`, or `exllamav2: REASON`; None on a CPU
-    draft_model: Any = None  # it guesses tokens
+    draft_model: Any = None  # the model that guesses tokens
     draft_cache: Any = None
     loras: list[Any] = field(default_factory=list)
     is_paged: bool = True  # False: one job at a time
@@ -76,7 +76,7 @@ class LoadedModel:
     def warn_of_a_small_cache(self, max_seq_len: int) -> None:
         if max_seq_len > self.cache.max_seq_len:
             logger.warning(
-                "the context of %d tokens is more than the cache of %d: longer requests are"
+                "the context of %d tokens exceeds the cache of %d tokens: longer requests are"
                 " refused unless cache_tokens is raised",
                 max_seq_len,
                 self.cache.max_seq_len,

@@ -21,8 +21,8 @@ def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
 
 
 def _memory() -> tuple[DeviceMemory, ...]:
-    """The GPUs on which this process has memory, according to torch. `free` excludes the memory of
-    other processes too.
+    """The memory of the GPUs that this process uses, according to torch. `free` also excludes
+    memory that other processes use.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ()

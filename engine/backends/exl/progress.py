@@ -16,7 +16,7 @@ LOG_EVERY = 5.0  # seconds
 WEIGHTS = 0.8  # progress once the weights are read
 GENERATOR = 0.9  # progress once the cache and the generator are made
 
-Callback = Callable[[int, int], None]  # called with the numbers of loaded modules, and of all
+Callback = Callable[[int, int], None]  # called with the number of loaded modules and the total
 
 
 class Progress:

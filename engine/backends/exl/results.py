@@ -14,7 +14,7 @@ class JobBegun:
 
 @dataclass(frozen=True, slots=True)
 class JobMoved:
-    """The job has released its pages, or has got pages again."""
+    """The job has released its pages, or has pages again."""
 
     identifier: str
     is_parked: bool
@@ -32,7 +32,7 @@ class PromptComputed:
 @dataclass(frozen=True, slots=True)
 class PromptScored:
     identifier: str
-    is_end: bool  # whether nothing is to be generated
+    is_end: bool  # whether no token is to be generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class TokenTold:
 
 @dataclass(frozen=True, slots=True)
 class JobBroken:
-    """A failure of this job alone. After a failure in `prefill` the job stays active and must be
-    cancelled; after any other failure the generator has released it.
+    """A failure of this job alone. After a failure in `prefill`, the job stays active and must be
+    cancelled; after any other failure, the generator has released it.
     """
 
     identifier: str

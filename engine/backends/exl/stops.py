@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from switchyard.engine.job import Job, Span
 
 Told = tuple[str, tuple[int, ...]]  # text and its tokens
-MAX_SPACE = 64  # characters of white space before a span that may wait for it
+MAX_SPACE = 64  # characters of white space that may wait for a span to begin
 
 
 class StopSearch:
@@ -17,8 +17,8 @@ class StopSearch:
     The stop string that begins first ends the text, regardless of how tokens divide the text. So
     after a complete stop string, the search waits as long as another one may have begun earlier. A
     stop string that was complete before `min_new_tokens`, or that touches a span of `Job.spans`, is
-    ordinary text. A stop token that touches a span is ordinary text, too. For a token of `unsure`
-    that is known only once the text that follows shows whether a span has begun.
+    ordinary text. A stop token that touches a span is ordinary text, too. For a token of `unsure`,
+    this is known only once the following text shows whether a span has begun.
     """
 
     def __init__(self, job: Job, unsure: Collection[int] = ()) -> None:
@@ -27,7 +27,7 @@ class StopSearch:
         self._tokens: list[tuple[int, int, int]] = []  # unsure ones: place, length, id
         self._stop_strings = job.stop_strings
         self._includes_stop = job.include_stop
-        # Without stops of the client's nothing depends on the spans.
+        # Without the client's stops, the spans have no effect.
         self._spans = job.spans if job.stop_strings or job.stop_token_ids else ()
         self.is_needed = bool(self._stop_strings or self._spans)
         self._firsts = frozenset(one[0] for one in self._stop_strings)
@@ -36,9 +36,9 @@ class StopSearch:
         self._text = ""  # the text of `_held`
         self._free = 0  # stop strings that end within these first characters don't count
         self._start = 0  # neither stop strings nor spans begin within these
-        self._span = next((span for span in self._spans if not span.begin), None)  # around the end
-        self._is_first = True  # only spans and white space have come
-        self._skips_space = False  # only white space has come after a span
+        self._span = next((span for span in self._spans if not span.begin), None)  # at the end
+        self._is_first = True  # only spans and white space so far
+        self._skips_space = False  # only white space since the last span
 
     @property
     def is_inside(self) -> bool:
@@ -68,7 +68,7 @@ class StopSearch:
             if span is None and not is_last:
                 certain = min(end, self._find_begun(self._stop_strings))
             found = self._find_stops()
-            # One that touches what may be a span waits too.
+            # A stop that touches a possible span waits too.
             inside = [stop for stop in found if stop[0] + stop[1] <= end]
             certain = min([certain, *(where for where, *_ in found)]) if span is None else certain
             where, length, stop = min(inside, key=lambda stop: stop[0], default=(0, 0, None))
@@ -109,8 +109,8 @@ class StopSearch:
         return True
 
     def _find_span(self) -> tuple[int, Span | None]:
-        """The first span that begins in the text, and where, with white space before it. None and
-        the end of the text if none does.
+        """Returns where the first span in the text begins, including white space before it, and the
+        span; if there is none, the end of the text and None.
         """
         rest = self._text[self._start :].lstrip() if self._is_first and self._spans else ""
         if rest:
@@ -134,7 +134,7 @@ class StopSearch:
         return self._find_begun([span.begin for span in self._open_spans()])
 
     def _before_space(self, at: int) -> int:
-        """Where the white space before `at` begins, if a span may follow it."""
+        """Where the white space before `at` begins, if a span may follow it; otherwise `at`."""
         if not self._open_spans():
             return at
         least = max(self._start, at - MAX_SPACE)
@@ -150,8 +150,8 @@ class StopSearch:
         return found
 
     def _find_begun(self, texts: Sequence[str]) -> int:
-        """Index from which the end of the text may be the beginning of one of `texts`; otherwise
-        the text's end.
+        """The index from which the rest of the text may be the beginning of one of `texts`;
+        otherwise the text's end.
         """
         first = len(self._text)
         for one in texts:

@@ -40,7 +40,7 @@ WARM_UP = 32  # tokens
 GAP_TRIALS = 3  # the fastest counts
 MAX_RETRIES = 2  # of a failed iteration, before all active jobs fail
 
-# What a library makes of a model's configuration, and of its weights.
+# How a library reads a model's configuration, and how it loads the weights.
 Read = Callable[[ModelConfig, ModelDir, str], Any]
 Load = Callable[[ModelConfig, Any, Callback], LoadedModel]
 
@@ -60,8 +60,8 @@ class Exl2Backend:
         read: Read = read_config,
         chunk_size: int | None = None,
     ) -> None:
-        """`read`: makes the input of `load`; the default is for ExLlamaV2. `chunk_size`: tokens of
-        prompts in an iteration while no prompt waits; the default depends on the device.
+        """`read`: creates the input of `load`; the default is for ExLlamaV2. `chunk_size`: prompt
+        tokens in an iteration while no prompt waits; the default depends on the device.
         """
         self._config = config
         self._read = read
@@ -74,11 +74,11 @@ class Exl2Backend:
         self._tell_progress = tell_progress
         self._loaded: LoadedModel | None = None
         self._generator: Any = None
-        self._tokenizer: Any = None  # the model's, loaded by now
+        self._tokenizer: Any = None  # the model's; `open` sets it
         self._newline_ids: list[int] = []
         self._jobs: dict[str, Exl2Job] = {}
         self._num_failures = 0
-        self._lacks_memory = False  # in the last failed iteration
+        self._lacks_memory = False  # whether memory ran out in the last failed iteration
         self.work = Work()
         self._budget = make_budget(config, device, chunk_size)
 
@@ -158,7 +158,7 @@ class Exl2Backend:
             return self._lost_events()
         self._budget.end(time.monotonic() - begin, is_decoding)
         self.work.mask_seconds = self._bills.seconds
-        if any(type(result) is results.TokenTold for result in told):  # only a token proves a step
+        if any(type(result) is results.TokenTold for result in told):  # only a token proves success
             self._num_failures = 0
         return [event for result in told for event in self._events(result)]
 
@@ -167,7 +167,7 @@ class Exl2Backend:
             return False
         assert self._masks is not None
         self._masks.wake_once(wake)
-        return bool(self._generator.is_waiting)  # else a mask came before
+        return bool(self._generator.is_waiting)  # False if a mask arrived meanwhile
 
     @property
     def num_jobs(self) -> int:
@@ -189,7 +189,7 @@ class Exl2Backend:
 
     def reset(self) -> None:
         if self._lacks_memory and self._loaded is not None and self._loaded.shed():
-            logger.warning("memory ran out: the float16 copies of the weights are freed")
+            logger.warning("memory ran out; freeing the float16 copies of the weights")
             return self.rebuild()
         self._begin_recovery()
         self._generator.clear_queue()
@@ -224,7 +224,7 @@ class Exl2Backend:
         self._num_failures = MAX_RETRIES  # no retries until a step succeeds
 
     def _prove(self, prompt_tokens: int = WARM_UP, new_tokens: int = WARM_UP) -> None:
-        """Generate some tokens, before any job depends on the generator. Leaves the page table
+        """Generate some tokens before any job depends on the generator. Leaves the page table
         empty.
         """
         prompt = tuple(i % WARM_UP for i in range(prompt_tokens))
@@ -249,7 +249,7 @@ class Exl2Backend:
         return Detokenizer(self._tokenizer.pieces, job, self._tokenizer.contents, ends)
 
     def _make_generator(self) -> Any:
-        loaded: Any = self._loaded  # loaded by now
+        loaded: Any = self._loaded  # not None here
         num_tokens = len(self._tokenizer.pieces)
         return make_generator(
             self._config, loaded, self._device, num_tokens, self.work, self._budget
@@ -278,8 +278,8 @@ class Exl2Backend:
         return job
 
     def _lost_events(self) -> list[JobEvent]:
-        """Events of jobs whose results a failed iteration lost: a failure, or a token
-        that was sampled but not sent.
+        """Ends the jobs whose results were lost in a failed iteration: jobs that failed themselves,
+        and jobs with a token that was sampled but not sent. Returns their last events.
         """
         jobs = self._jobs.values()
         lost = [j for j in jobs if j.error is not None or j.num_sampled != j.num_told]

@@ -96,7 +96,7 @@ class Generator(HeldGenerator):
         were never computed.
         """
         for job in self.active_jobs:
-            job.held = None  # computed again
+            job.held = None  # its logits are computed again
             for sequence in job.sequences:
                 for i, page in enumerate(sequence.allocated_pages or []):
                     if page.ref_count == 1:
@@ -134,11 +134,13 @@ class Generator(HeldGenerator):
         return self.is_overlapping
 
     def _guess(self, results: list[Result]) -> bool:
-        """Take a step that guesses, if that saves time. Returns whether it did."""
+        """Run a step that guesses tokens, if that saves time. Returns whether it ran."""
         return False
 
     def _start_draw(self, step: Step) -> Drawing | None:
-        """None if one of the jobs fails; then their tokens are drawn one by one."""
+        """Start a draw. Returns None if one of the jobs fails; their tokens are then drawn one by
+        one.
+        """
         try:
             return self._start_rows(step)
         except BaseException as error:
@@ -221,8 +223,8 @@ class Generator(HeldGenerator):
         return self._launch(inputs)
 
     def _positions(self, inputs: Sequence[Input]) -> list[int] | None:
-        """Positions of the inputs' keys and values. None if a page for one is missing. The next
-        step then waits for the host, which may park a job.
+        """Positions of the inputs' keys and values. None if a page for one of them is missing. The
+        next step then waits for the host, which may park a job.
         """
         positions = [one.job.position() + one.ahead for one in inputs]
         for row, (one, position) in enumerate(zip(inputs, positions, strict=True)):
@@ -272,7 +274,7 @@ class Generator(HeldGenerator):
     def _forward(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary). `pages`: those of the cache, (rows, pages)."""
+        """Logits, (rows, 1, padded vocabulary). `pages`: cache pages, (rows, pages)."""
         if self._graphs is not None:
             return self._graphs.run(token_ids, positions, pages)
         params = self.get_paged_params(

@@ -55,7 +55,7 @@ class HeldGenerator(PagingGenerator):
                 job.hold(logits)
         return Step.of_rows(rows) if rows else None
 
-    # By the library's step
+    # With the library's step
 
     def iterate_by_library(self) -> list[Result]:
         results = ExLlamaV2DynamicGenerator.iterate(self)

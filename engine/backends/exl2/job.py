@@ -36,9 +36,9 @@ class Exl2Job(PagedJob):
     ) -> None:
         """`end_token_ids`: the tokens in `stop_token_ids` that also count in spans."""
         super().__init__(job, stop_token_ids, sampler)
-        self.stop_strings_utf32_offsets = None  # no search for stop strings in the library
+        self.stop_strings_utf32_offsets = None  # the library doesn't search for stop strings
         self.num_told = 0  # sampled tokens that `iterate()` has returned in a result
-        self.held_at = 0.0  # since when, by the monotonic clock
+        self.held_at = 0.0  # time of `hold`, on the monotonic clock
         self.row = 0  # its row in the generator's table of pages, if it has one
         self._logprob: TokenLogprob | None = None  # of the drawn token
         self._detokenizer = detokenizer
@@ -46,7 +46,7 @@ class Exl2Job(PagedJob):
         self._ends = stops - (frozenset(job.stop_token_ids) - frozenset(end_token_ids))
         self._stops = stops - detokenizer.unsure
         self._choose_stops()
-        self._logprobs: list[TokenLogprob] = []  # of untold tokens
+        self._logprobs: list[TokenLogprob] = []  # of tokens not yet in a result
 
     def flush(self) -> list[Chunk]:
         """Returns the text that was held back. Called after the job has ended."""
@@ -58,7 +58,7 @@ class Exl2Job(PagedJob):
         self.held = logits.clone()  # the next pass may overwrite them
         self.held_at = time.monotonic()
 
-    # Decoding, by a `Generator`
+    # Decoding by a `Generator`
 
     def ends_with(self, token_id: int) -> bool:
         """Whether this token certainly ends the job. Other tokens may end it too."""
@@ -91,7 +91,7 @@ class Exl2Job(PagedJob):
         results.append(result)
         return result.end is not None
 
-    # Decoding, by the library's generator: without pages
+    # Decoding by the library's generator, without pages
 
     def is_prefill_done(self) -> bool:
         """Whether the generator may decode this job."""

@@ -14,7 +14,7 @@ from switchyard.engine.memory.lengths import CHUNK_SIZES, MAX_STEP
 from switchyard.engine.schedule.budget import Budget
 from switchyard.engine.stats import Work
 
-MOST = {"cpu": 128, "cuda": 2048}  # tokens of prompts in an iteration, while others wait
+MOST = {"cpu": 128, "cuda": 2048}  # prompt tokens in an iteration while prompts wait
 GAP = {"cpu": math.inf, "cuda": 0.05}  # seconds, by device
 
 

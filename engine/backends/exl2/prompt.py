@@ -18,7 +18,7 @@ from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.job import Job
 from switchyard.engine.messages import TokenLogprob
 
-NONE = 2**31  # no token has this place
+NONE = 2**31  # no token has this position
 
 
 class _Beginning:
@@ -58,7 +58,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self.max_new_tokens: int
         self.is_decoding = False  # whether its prompt has been computed
         self.prompt_logprobs: list[TokenLogprob | None] = [None]  # nothing precedes the first
-        self.is_scored = job.prompt_logprobs is None  # or after its prompt's logprobs
+        self.is_scored = job.prompt_logprobs is None  # becomes True after the logprobs
         self.num_next = 0
         self.draft_start = NONE  # the first token that a common pass has computed
         self._num_told = 0  # tokens whose computation was reported
@@ -66,7 +66,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     def prepare_for_queue(self, generator: Any, serial_number: int) -> None:
         super().prepare_for_queue(generator, serial_number)
         if not self.is_scored:
-            # Pages of its own: cached pages have no logits.
+            # The job needs its own pages, because cached pages have no logits.
             for sequence in self.sequences:
                 sequence.new_unique_pages += len(sequence.page_hashes)
                 sequence.page_hashes = []
@@ -85,7 +85,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def _share(self) -> int:
-        """Tokens of its prompt that the iteration's budget has for it."""
+        """The number of tokens of its prompt that the iteration's budget allows."""
         most = min(self.num_left, self.generator.max_chunk_size)
         return int(self.generator.budget.share(most))
 
@@ -229,8 +229,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         sequence.kv_position = end
 
     def _score_chunk(self, size: int, results: list[Result]) -> None:
-        """Compute a chunk of the prompt with its logprobs. After the last chunk they are put into
-        the results, until they are delivered.
+        """Compute a chunk of the prompt with its logprobs. After the last chunk, each iteration
+        adds a `PromptScored` to the results until it is delivered.
         """
         [sequence] = self.sequences
         start, last = sequence.kv_position, len(sequence.sequence_ids) - 1
@@ -254,8 +254,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     def _prefill_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of one sequence, at most `size` tokens.
 
-        The library's prefill works on whole pages, so it is given a shortened prompt. It adds up
-        the progress of a pair, and so never ends a long one, so it is given one sequence.
+        The library's prefill works on whole pages, so it gets a shortened prompt. It adds up the
+        progress of both sequences of a pair, and would never end a long one. Therefore it gets one
+        sequence at a time.
         """
         pair, told = self.sequences, list[dict[str, Any]]()  # the library's results
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]

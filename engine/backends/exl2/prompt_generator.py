@@ -14,8 +14,8 @@ from switchyard.engine.backends.exl.results import Result
 from switchyard.engine.backends.exl2.prompt import PromptJob
 from switchyard.engine.schedule.budget import Budget
 
-# Least number of common tokens for a copy, or the whole page: computing fewer with the rest is
-# faster than copying them.
+# Minimum number of common tokens for a copy, unless all are common. Fewer tokens are faster to
+# compute with the rest than to copy.
 MIN_ALIKE = 32
 
 
@@ -25,7 +25,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     def __init__(self, device: torch.device, passes: Passes | None, **settings: Any) -> None:
         """`settings`: the library's settings."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
-        self.budget = Budget(self.max_chunk_size, self.max_chunk_size)  # the backend has its own
+        self.budget = Budget(self.max_chunk_size, self.max_chunk_size)  # replaced by the backend
         self.is_overlapping = device.type != "cpu"  # the device works asynchronously
         self._device = device
         self._passes = passes
@@ -61,7 +61,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         return best, length
 
     def _pages_beginning_with(self, first: int, second: int) -> list[Any]:
-        """Pages whose first two tokens are, or were, these."""
+        """Pages that begin, or used to begin, with these two tokens."""
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]
 
@@ -75,8 +75,8 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
 
     def _prefill(self, results: list[Result]) -> None:
         """Compute a chunk of each unfinished prompt, in the order of the starts, as far as the
-        iteration's budget allows. So the end of one prompt shares the budget with the start of the
-        next.
+        iteration's budget allows. The end of one prompt can thus share the budget with the start of
+        the next.
         """
         newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
         computed: set[PromptJob] = set()
@@ -99,8 +99,9 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     def _compute_prompts(
         self, rows: Mapping[PromptJob, int], length: int, results: list[Result]
     ) -> set[PromptJob]:
-        """Compute the next chunk of each job in one pass, in rows of `length` tokens from the given
-        starts on. Later passes overwrite the padding. Returns the jobs for which it was done.
+        """Compute the next chunk of each job in one pass, in rows of `length` tokens that begin at
+        the given starts. Later passes overwrite the padding. Returns the jobs whose chunks were
+        computed.
         """
         jobs, starts = list(rows), list(rows.values())
         token_ids = torch.zeros((len(jobs), length), dtype=torch.long)

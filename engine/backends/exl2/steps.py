@@ -11,7 +11,7 @@ from switchyard.engine.backends.exl2.job import Exl2Job
 class Input(NamedTuple):
     job: Exl2Job
     token_id: int
-    ahead: int  # tokens not accepted by the job yet, this one included
+    ahead: int  # tokens that the job has not accepted yet, including this one
 
 
 class Step(NamedTuple):

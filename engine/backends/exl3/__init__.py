@@ -18,9 +18,9 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.errors import ModelError
 from switchyard.engine.memory.gpus import AMPERE, chosen
 
-EXLLAMAV3_VERSION = "1.6.5"  # its insides are part of what runs here
+EXLLAMAV3_VERSION = "1.6.5"  # this backend depends on its internals
 EXTENSION = "exllamav3_ext"
-WHEEL = "exllamav3-1.6.5+cu132.torch2.11.0"  # of requirements-exl3.txt, and for which torch
+WHEEL = "exllamav3-1.6.5+cu132.torch2.11.0"  # in requirements-exl3.txt; includes torch's version
 INSTALL = "docs/models.md says how to install it"
 
 
@@ -29,7 +29,8 @@ def install() -> None:
     Idempotent. Raises ModelError.
     """
     check_installed()
-    # The graphs of single layers can't be part of our graphs of a whole step. Read at import.
+    # exllamav3's graphs of single layers can't be part of our graphs of a whole step. It reads the
+    # variable at import.
     os.environ.setdefault("EXL3_GRAPHS", "0")
     importlib.import_module("torch")  # the extension finds torch's libraries in this process
     try:
@@ -40,7 +41,7 @@ def install() -> None:
         stand_in = importlib.import_module("switchyard.engine.backends.exl2.cpu.extension")
         sys.modules["exllamav2_ext"] = stand_in
     attention: Any = importlib.import_module("exllamav2.attn")
-    attention.has_flash_attn_with_paged = True  # exllamav3 has its own
+    attention.has_flash_attn_with_paged = True  # exllamav3 has its own paged attention
 
 
 def check_machine(config: ModelConfig) -> None:
@@ -64,9 +65,9 @@ def check_capability(number: int, name: str, capability: tuple[int, int]) -> Non
 
 
 def check_installed() -> None:
-    """Raises ModelError if exllamav3, its compiled extension or Triton is missing, or if a version
-    does not fit. Without the extension, importing exllamav3 would compile it for many minutes.
-    Imports nothing.
+    """Raises ModelError if exllamav3, its compiled extension or Triton is missing or has an
+    unsuitable version. Without the extension, importing exllamav3 would compile it for many
+    minutes. Imports nothing.
     """
     try:
         version = importlib.metadata.version("exllamav3")
@@ -94,7 +95,9 @@ def check_import(found: str | bool) -> None:
 
 
 def _is_compiled() -> bool:
-    """Whether exllamav3 will import its extension and not compile it: by the same rule."""
+    """Whether exllamav3 will import its extension instead of compiling it. Applies exllamav3's
+    rule.
+    """
     spec = importlib.util.find_spec(EXTENSION)
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)
     return spec is not None and bool(spec.origin) and str(spec.origin).endswith(suffixes)

@@ -15,7 +15,7 @@ from switchyard.engine.model.shape import read_shape
 
 @dataclass(slots=True)
 class Exl3Config:
-    """The names are those of ExLlamaV2Config."""
+    """The attributes have the names of ExLlamaV2Config's."""
 
     library: Any  # exllamav3's Config
     max_seq_len: int
@@ -25,7 +25,7 @@ class Exl3Config:
     hidden_size: int
     num_hidden_layers: int
     no_flash_attn: bool = False
-    # Positions of images are none of the generator's here: texts only.
+    # Only text is supported, so the generator needs no positions of images.
     arch: Any = field(default_factory=lambda: SimpleNamespace(lm=SimpleNamespace(mrope=False)))
 
 

@@ -28,8 +28,8 @@ def can_capture(library: Any) -> bool:
 
 
 class Unpacking:
-    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more, which the layers
-    do in any case from 145 tokens on.
+    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more. From 145 tokens on,
+    the layers do so in any case.
     """
 
     num_bytes = 0
@@ -91,7 +91,7 @@ class Exl3Layers:
     def _inputs(
         self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """What exllamav3's Embedding returns, and what its layers read."""
+        """Returns what exllamav3's Embedding would return, and the parameters that layers read."""
         module = self._embedding
         x = F.embedding(token_ids, self._table)
         if module.multiplier != 1.0:

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from exllamav3.modules.multilinear import SlicedMultiLinear
 
-# Modules that compute the same kernels in each pass, whatever the texts.
+# Modules that launch the same kernels in every pass, regardless of the text.
 PLAIN = ("TransformerBlock", "ParallelDecoderBlock", "RMSNorm", "LayerNorm", "Linear", "Embedding")
 
 _own_pointers = SlicedMultiLinear.c_ptrs
-_kept: list[torch.Tensor] = []  # the copies in graphs read these at each replay
+_kept: list[torch.Tensor] = []  # graphs copy from these at each replay
 
 
 def mend_pointers() -> None:

@@ -27,9 +27,9 @@ from switchyard.engine.model.footprint import measure
 
 logger = logging.getLogger(__name__)
 
-MOST_ROWS = 8  # of the passes that compile kernels, before any job
+MOST_ROWS = 8  # of the passes that compile kernels before any job starts
 PROVED = (1, 16)  # rows of the passes whose graphs are compared with passes without one
-MOST_DIFFERENCE = 1e-2  # of their logits, relative
+MOST_DIFFERENCE = 1e-2  # relative difference of their logits
 
 
 def load(config: ModelConfig, exl3_config: Exl3Config, progress: Callback) -> LoadedModel:
@@ -46,13 +46,13 @@ def load(config: ModelConfig, exl3_config: Exl3Config, progress: Callback) -> Lo
         except Exception as error:
             if not isinstance(explain(error), OutOfMemory):
                 raise
-            logger.warning("there was no room for a %s cache after all: %s", mode, error)
+            logger.warning("a %s cache did not fit after all: %s", mode, error)
         else:
             progress(1, 1)
             size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
             logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
             return loaded
-        # Outside the handler, whose frames hold the GPU's memory.
+        # Outside the handler, whose frames hold GPU memory.
         gc.collect()
         torch.cuda.empty_cache()
     raise NoRoom(
@@ -101,12 +101,12 @@ def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers 
     try:
         for rows in PROVED:
             difference = _difference(layers, rows)
-            if not difference < MOST_DIFFERENCE:  # or no number
+            if not difference < MOST_DIFFERENCE:  # true for NaN as well
                 raise RuntimeError(f"the logits of {rows} rows differ by {difference:.1e}")
     except Exception as error:
         if isinstance(explain(error), OutOfMemory):
             raise
-        logger.warning("passes are computed without graphs, more slowly: %s", error)
+        logger.warning("passes run without graphs, which is slower: %s", error)
         layers.close()
         return None
     return layers

@@ -11,7 +11,7 @@ import torch
 from switchyard.engine.backends.sampling.sampler import Sampler
 from switchyard.engine.backends.sampling.transfer import upload
 
-NUM_CANDIDATES = 128  # more than MAX_FEW, for ties with the last kept one. Sorts fast
+NUM_CANDIDATES = 128  # more than MAX_FEW, for ties with the last kept token; sorts fast
 LEAST_TOP_P = 1e-9  # a top_p of 0 keeps the most probable token
 
 
@@ -49,9 +49,10 @@ def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
 
 
 def choose(columns: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Does what the filters with the same names and `filters.draw` do. Tokens that tie with the
-    last kept token are kept too, up to NUM_CANDIDATES tokens in total. `columns`: the
-    `RowSettings`, (rows, 5), float64. This function never waits, so a CUDA graph can capture it.
+    """Does the same as `top_k`, `top_p`, `min_p` and `draw` of `filters`, in this order. Tokens
+    that tie with the last kept token are kept too, up to NUM_CANDIDATES tokens in total. `columns`:
+    the `RowSettings`, (rows, 5), float64. This function never waits, so a CUDA graph can capture
+    it.
     """
     size = min(NUM_CANDIDATES, logits.shape[-1])
     temperature, top_k, top_p, min_p, points = columns[:, :, None].unbind(1)

@@ -26,10 +26,11 @@ NONE_LEFT = -1
 NOT_NUMBERS = -2
 
 
-# Draws rows that are `is_few` by a graph over these logits: `coded` tokens; None without one.
+# Draws `is_few` rows with a graph that reads these logits. Returns `coded` tokens; None if there is
+# no such graph.
 Few = Callable[[Sequence[candidates.RowSettings], torch.Tensor], torch.Tensor | None]
 
-# Returns the tokens of some rows, and their highest logits
+# Returns the tokens of some rows, and their highest logits.
 _Way = Callable[[Sequence[Sampler], torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -37,7 +38,7 @@ class Drawn(NamedTuple):
     """The result of a draw, with an entry for each row."""
 
     token_ids: list[int]  # below 0: a code for no token
-    logprobs: list[TokenLogprob | None]  # None unless the job asked
+    logprobs: list[TokenLogprob | None]  # None unless requested
 
 
 class Drawing:
@@ -106,7 +107,7 @@ class Draw:
         self._model_vocab_size = model_vocab_size or vocab_size
         self._device = device
         self._history = History(device)
-        # For each value of eight bits, what the logits of its tokens get: 0, or -inf.
+        # For each value of eight bits, the numbers to add to the logits of its tokens: 0 or -inf.
         shifts = torch.arange(8, device=device)
         is_allowed = torch.arange(256, device=device)[:, None] >> shifts & 1
         self._forbids = torch.where(is_allowed > 0, 0.0, -math.inf)
@@ -114,7 +115,7 @@ class Draw:
     def __call__(
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawn:
-        """`start`, then wait."""
+        """Call `start`, then wait for the draw."""
         return self.start(samplers, logits, negative).take()
 
     def start(

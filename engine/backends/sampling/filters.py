@@ -1,5 +1,5 @@
-"""Truncation filters by their published definitions, on rows of logits, (rows, vocabulary),
-float32.
+"""Truncation filters according to their published definitions, for rows of logits, (rows,
+vocabulary), float32.
 
 Each filter sets excluded logits to -inf, in place. Tokens that tie at the limit are kept, and at
 least one token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
@@ -13,13 +13,13 @@ import math
 import torch
 import torch.nn.functional as F
 
-# Filters rarely keep more tokens than the first number, hardly ever more than the second. A topk of
-# that size is cheaper than a sort.
+# Filters rarely keep more tokens than the first number, and hardly ever more than the second. A
+# topk of that size is cheaper than a sort.
 CANDIDATES = (256, 4096)
-# Logits that a GPU sorts as a whole: to ask whether fewer tokens reach a limit would make the host
-# wait for the pass before the draw.
+# Maximum number of logits that a GPU sorts as a whole. Checking whether fewer tokens reach a limit
+# would make the host wait for the pass before the draw.
 MAX_SORTED = 2**22
-NEGLIGIBLE = 1e-10  # probabilities below are left out of a sort
+NEGLIGIBLE = 1e-10  # lower probabilities are left out of a sort
 
 
 def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None) -> None:
@@ -44,7 +44,7 @@ def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
     log_total = logits.logsumexp(-1, keepdim=True)
     first, *more = _counts(logits.shape[-1])
     if logits.is_cuda and logits.numel() <= MAX_SORTED:
-        first, more = logits.shape[-1], []  # all, and no question
+        first, more = logits.shape[-1], []  # all, without a check
     border, is_open = _border(logits, log_total, limits, first)
     # Usually each limit is reached by now. Only the other rows need more candidates.
     if more and is_open.any():
@@ -122,7 +122,7 @@ def exclude_top_choices(
     """
     border = logits.logsumexp(-1, keepdim=True) + math.log(threshold)
     above = logits.masked_fill(logits < border, math.inf)
-    least = above.amin(-1, keepdim=True)  # inf without a token above
+    least = above.amin(-1, keepdim=True)  # inf if no token is above
     excluded = (logits >= border) & (logits > least)
     if protected is not None:
         excluded &= ~excluded[:, protected].any(-1, keepdim=True)
@@ -175,8 +175,8 @@ def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch
     return _find(logits.softmax(-1), points)
 
 
-BLOCK = 256  # tokens in a partial sum: sums of a large vocabulary would dominate the time
-MAX_WHOLE = 16384  # tokens of a vocabulary up to which partial sums don't pay
+BLOCK = 256  # tokens in a partial sum; a sum over a large vocabulary would dominate the time
+MAX_WHOLE = 16384  # up to this vocabulary size, partial sums don't pay
 
 
 def _find(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
@@ -215,7 +215,7 @@ def _border(
     """The least logit that top_p keeps among the `count` most probable tokens, (rows, 1); and the
     rows, (rows,), whose limit these tokens do not reach.
     """
-    # For all of a row topk takes twice as long on a GPU.
+    # On a GPU, topk takes twice as long as a sort if it returns the whole row.
     is_all = logits.is_cuda and count == logits.shape[-1]
     highest = (logits.sort(descending=True) if is_all else logits.topk(count)).values
     is_kept = _before((highest - log_total).exp()) < limits

@@ -56,6 +56,6 @@ class TextWatch:
 
     @property
     def begun(self) -> list[int]:
-        """The length of each beginning of the text that the completion ends with, including 0."""
+        """The lengths of the text's prefixes that the completion ends with, including 0."""
         lengths = range(len(self._tail) + 1)
         return [length for length in lengths if self._tail.endswith(self._text[:length])]

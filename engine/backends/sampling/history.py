@@ -7,7 +7,7 @@ import torch
 
 from switchyard.engine.backends.sampling.transfer import upload
 
-GROWTH = 256  # tokens by which rows are longer than needed
+GROWTH = 256  # spare tokens in a row, so that rows are rarely replaced
 
 
 class WrittenTokens(Protocol):

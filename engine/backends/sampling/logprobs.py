@@ -8,7 +8,7 @@ import torch
 from switchyard.engine.backends.sampling.transfer import upload
 from switchyard.engine.messages import TokenLogprob
 
-ROWS = 64  # rows converted to float32 at once: a whole chunk of a prompt would be large
+ROWS = 64  # rows converted to float32 at once; a whole chunk of a prompt would take too much memory
 
 
 class Measured(NamedTuple):
@@ -74,7 +74,7 @@ def score_chunk(generator: Any, sequence: Any, block_index: torch.Tensor, end: i
     )["logits"]
     sequence.kv_position = end
     previous = None
-    # Also the page after a full one: its predecessor must be known when it is filled.
+    # Includes the page after a full one: its predecessor must be known when it is filled.
     for i, page in enumerate(sequence.allocated_pages[: end // page_size + 1]):
         page.prev_hash, previous = previous, page.phash
         first, last = max(i * page_size, start), min((i + 1) * page_size, end)

@@ -19,18 +19,18 @@ from switchyard.engine.grammar.masks import MaskThreads
 from switchyard.engine.grammar.turns import SlowTurns
 from switchyard.engine.job import Constraint
 
-# Seconds from the begin of a mask until its job fails. `Grammars` bounds the work for one mask;
-# this bound is for a library that does not return.
+# Seconds from the start of a mask's computation until its job fails. `Grammars` bounds the work for
+# one mask; this bound is for a library that does not return.
 MASK_TIMEOUT = 10.0
-QUICK = 0.0005  # seconds for a mask: the token after it then holds the GIL for half as long at most
-NOTE_AFTER = 0.001  # seconds of a core, the time of some dozens of masks
+QUICK = 0.0005  # seconds for a mask; the token after it then holds the GIL for at most half as long
+NOTE_AFTER = 0.001  # seconds of core time, enough for some dozens of masks
 
 
 class Matcher:
     """The masks of one job. While the model computes the logits, a pool computes each mask;
     meanwhile llguidance releases the GIL. It holds the GIL while it accepts a token; if that takes
-    long, jobs take turns. Until the text `after` has come, all tokens are allowed except end tokens
-    and tokens whose text extends beyond the end of `after`.
+    long, jobs take turns. Until the text `after` has occurred, all tokens are allowed except end
+    tokens and tokens whose text extends beyond the end of `after`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Matcher:
         self._overshooting: dict[int, list[int]] = {}
         self._matcher: LLMatcher | None = None
         self._seconds = 0.0  # core time for masks, not yet noted
-        self._began: float | None = None  # begin of the mask under way, by the monotonic clock
+        self._began: float | None = None  # start of the mask in progress, on the monotonic clock
         self._allowed: Future[torch.Tensor] = pool.submit(self._begin, bill.debt)
 
     @property
@@ -114,7 +114,7 @@ class Matcher:
         if self._needs_turn:
             self._turns.end(seconds)
         if not is_taken:
-            if allowed[token_id // 8] >> token_id % 8 & 1:  # allowed, at the cost of too many steps
+            if allowed[token_id // 8] >> token_id % 8 & 1:  # allowed, but it took too many steps
                 check_matcher(self._matcher)
             raise ArithmeticError(f"token {token_id} breaks the constraint")
         self.is_done = self._matcher.is_stopped()

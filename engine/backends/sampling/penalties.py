@@ -53,8 +53,9 @@ def penalize_frequency(
 def _keep_strongest(
     logits: torch.Tensor, token_ids: torch.Tensor, values: torch.Tensor, is_lowering: torch.Tensor
 ) -> None:
-    """Write `values` at places where a token may occur several times: the lowest value wins, or the
-    highest. A place without a change has the token's own value.
+    """Write `values` to the logits of `token_ids`. If a token occurs several times, its lowest
+    value wins in rows that are `is_lowering`, its highest in others. An occurrence without a change
+    has the token's own logit as its value.
     """
     lowest = logits.scatter_reduce(-1, token_ids, values, "amin", include_self=False)
     highest = logits.scatter_reduce(-1, token_ids, values, "amax", include_self=False)

@@ -14,7 +14,7 @@ from switchyard.engine.backends.sampling.rules import Rule
 from switchyard.engine.job import Job
 from switchyard.engine.sampling import BannedString, Stage
 
-GREEDY_BELOW = 0.01  # temperature; the library's border
+GREEDY_BELOW = 0.01  # temperature, as in the library
 BY_ROW: set[Stage] = {"shape", "filter row", "mirostat"}  # stages that work row by row
 MAX_FEW = 100  # highest top_k of rows that are drawn by `candidates`
 
@@ -61,7 +61,7 @@ class Sampler:
         self._min_tokens = job.min_new_tokens
         self._stop_token_ids = list(stop_token_ids)
         self._first_ids = job.healing.token_ids if job.healing else ()
-        # Unsigned: Python's generator takes the absolute value, and -1 would be 1.
+        # Unsigned: Python's generator takes the absolute value, so -1 would equal 1.
         self._random = random.Random(None if s.seed is None else s.seed % 2**64)
         self._bans = _Bans(s.banned_strings, pieces) if s.banned_strings else None
         self._is_breaker: np.ndarray | None = None
@@ -137,7 +137,7 @@ class _Bans:
     def __init__(self, banned: Sequence[BannedString], pieces: Sequence[bytes]) -> None:
         self._banned = banned
         self._pieces = pieces
-        self._tail = b""  # end of the completion, as long as a banned string's beginning can be
+        self._tail = b""  # end of the completion, which may be part of a banned string
         self._max_tail = max(len(string.data) for string in banned) - 1
 
     def token_ids(self) -> Iterator[Sequence[int]]:

@@ -73,11 +73,11 @@ def _filter_last(sampler: Sampler, row: torch.Tensor) -> None:
 def _choose_rare(
     sampler: Sampler, row: torch.Tensor, point: torch.Tensor, token: torch.Tensor
 ) -> None:
-    """Correct in place a `token` that needs another kind of draw, and note its logprob."""
+    """Replace, in place, a `token` that needs another kind of draw, and note its logprob."""
     s = sampler.sampling
     if sampler.is_greedy:
         token.copy_(row.argmax(-1))
     elif s.skew:
         token.copy_(filters.draw(row, point, s.skew)[:, 0])
-    if s.mirostat:  # by the probability among the remaining tokens, as in llama.cpp
+    if s.mirostat:  # based on the probability among the remaining tokens, as in llama.cpp
         sampler.note_logprob(row.log_softmax(-1)[0, token].item())

@@ -45,7 +45,7 @@ class Array:
     # State of a living array
 
     def renamed(self, name_of: Callable[[str], str]) -> "Array":
-        """A copy in which the rules of its items have other names."""
+        """Returns a copy in which the items' rules have other names."""
         rest = None if self.rest is None else name_of(self.rest)
         return Array([name_of(name) for name in self.first], rest, self.least, self.most)
 
@@ -60,7 +60,7 @@ class Array:
 
     def rules(self, name: str) -> list[str]:
         """The rules of the first items that may be missing. They are halved repeatedly, because the
-        compiler is recursive and nested rules must not become deep.
+        compiler is recursive, so rules must not be nested deeply.
         """
         lines = []
         spans = [(self._num_fixed, len(self.first))]

@@ -20,9 +20,9 @@ MAX_BRANCHES = 1000  # ways to choose one option of each anyOf and oneOf
 
 # Seconds.
 _PER_BRANCH = 2e-5
-_PER_PART = 1e-6  # of those that it takes, and of each above it
+_PER_PART = 1e-6  # for each schema that a branch takes, and each one above that schema
 
-Branch = tuple[Schema, ...]  # schemas that hold together, by their own keywords only
+Branch = tuple[Schema, ...]  # schemas that all apply, each only with its own keywords
 
 
 @dataclass(slots=True)
@@ -39,8 +39,8 @@ def branches(
     note: Callable[[Schema], None] = lambda _: None,
 ) -> list[Branch]:
     """The branches of `schemas`. A value is valid for all of `schemas` if it is valid for all
-    schemas of some branch. Each schema that has a `oneOf` is noted. Raises InvalidJob for too many
-    branches.
+    schemas of some branch. `note` is called for each schema that has a `oneOf`. Raises InvalidJob
+    for too many branches.
     """
     if len(schemas) == 1 and COMBINING.isdisjoint(schemas[0].content):
         return [tuple(schemas)]
@@ -70,10 +70,10 @@ def branches(
 def _take(
     one: _Begun, document: Document, estimate: Estimate, note: Callable[[Schema], None]
 ) -> bool:
-    """Takes the rest. Returns False if no value is valid for it."""
+    """Take the remaining schemas. Returns False if no value is valid for them."""
     while one.left:
         schema, above = one.left.pop(0)
-        if schema is NOTHING or schema in above:  # part of itself: no value ends
+        if schema is NOTHING or schema in above:  # part of itself: no finite value
             return False
         if schema in one.taken:
             continue

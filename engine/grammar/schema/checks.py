@@ -38,7 +38,7 @@ MAX_DEPTH = 128  # of JSON: the limit of llguidance's reader
 MAX_PROPERTIES = 2000  # of one object
 MAX_MULTIPLE = 10_000  # common multiple of all `multipleOf`: the number of states
 
-# Seconds, with the compiler's own where they aren't of a rule.
+# Seconds, including the compiler's unless these belong to a rule.
 _PER_PART = 2e-5  # a schema, or a value in an array or object of `enum` or `const`
 _PER_PAIR_OF_PATTERNS = 5e-5  # of `patternProperties`, to test that they are disjoint
 
@@ -88,7 +88,7 @@ def _seconds(schema: Json) -> float:
 
 
 def _check_conjunctions(schemas: Sequence[Json]) -> None:
-    """Few parts of a schema with many patterns may hold together."""
+    """Raises InvalidJob if a schema has many patterns and also joins many schemas."""
     forms = {str(s[k]) for s in schemas for k in ("pattern", "format") if k in s}
     number = 0
     for schema in schemas:
@@ -104,7 +104,9 @@ def _check_conjunctions(schemas: Sequence[Json]) -> None:
 
 
 def _check_multiples(schemas: Sequence[Json]) -> None:
-    """The compiler counts in units of the last digit of all `multipleOf` together."""
+    """Raises InvalidJob if the common multiple is too large. The compiler counts in units of the
+    last digit of all `multipleOf` together.
+    """
     multiple = 1
     for value in {s["multipleOf"] for s in schemas if _is_number(s.get("multipleOf"))}:
         digits = Decimal(repr(value)).normalize().as_tuple().digits
@@ -193,7 +195,7 @@ def _is_count(value: Any) -> bool:
 
 # What the value of a keyword must be.
 _FITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(_COUNTS, ("a whole number from 0", _is_count)),
+    **dict.fromkeys(_COUNTS, ("a whole number of 0 or more", _is_count)),
     **dict.fromkeys(NAMED, ("an object of schemas", _are_named_schemas)),
     **dict.fromkeys(LISTED, ("a list of schemas", _are_schemas)),
     **dict.fromkeys(ONE, ("a schema", _is_schema)),

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urljoin
 
 from switchyard.engine.errors import InvalidJob
 
-# Keywords by the place of schemas in their values.
+# Keywords whose values contain schemas, by the place of these schemas.
 ONE = {"items", "additionalItems", "additionalProperties"}
 LISTED = {"anyOf", "oneOf", "allOf", "prefixItems", "items"}
 NAMED = {"properties", "patternProperties", "$defs", "definitions"}
@@ -66,12 +66,12 @@ class Document:
         }
 
     def schemas(self) -> list[Schema]:
-        """Parents first."""
+        """All schemas, parents first."""
         return list(self._by_id.values())
 
     def at(self, content: Any) -> Schema | None:
-        """The schema with this content. If the content is only a reference, the schema that it
-        leads to. None for a schema that admits everything.
+        """Returns the schema with this content or, if the content is only a reference, the schema
+        that it leads to. None for a schema that admits everything.
         """
         passed: set[int] = set()
         while isinstance(content, dict):
@@ -90,7 +90,7 @@ class Document:
         return NOTHING if content is False else self._by_id.get(id(content))
 
     def without(self, schema: Schema, keywords: frozenset[str]) -> Schema:
-        """The schema without some of its keywords; the same object for each call."""
+        """Returns the schema without these keywords. Repeated calls return the same object."""
         if keywords.isdisjoint(schema.content):
             return schema
         key = id(schema.content), keywords

@@ -15,9 +15,9 @@ from switchyard.engine.grammar.schema.terminals import Terminals
 from switchyard.engine.grammar.spelling import BARE_CHARACTER, escaped
 
 MAX_COUNT = 2**18  # properties: no text has more
-MAX_MATCHED = 80  # characters: each is a group in a group of a regular expression
+MAX_MATCHED = 80  # characters: each one nests another group in a regular expression
 
-# Makes the rule of a value, valid by all of some schemas; returns its name.
+# Makes the rule for values that are valid for all of some schemas. Returns the rule's name.
 Make = Callable[[Sequence[Schema]], str]
 
 
@@ -41,7 +41,7 @@ def object_of(branch: Branch, document: Document, make: Make, terminals: Termina
 
 
 def _closure(branch: Branch) -> frozenset[str]:
-    """The required names, and those that these require."""
+    """The required names, and those that they require in turn."""
     required = {name for schema in branch for name in schema.content.get("required", ())}
     dependent = _dependent(branch)
     left = list(required)
@@ -104,8 +104,8 @@ def _others(
     branch: Branch,
     terminals: Terminals,
 ) -> Iterator[tuple[str | None, str]]:
-    """Each pattern, and None for all other names, with a part of a rule that admits such names but
-    no named property. A kind without such a name is missing.
+    """Yields each pattern, and None for all other names, with a part of a rule that admits such
+    names but no named property. Omits a kind that has no such names.
     """
     for pattern in patterns:
         part = _named(pattern)
@@ -167,7 +167,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _complement(texts: Sequence[str]) -> str:
-    """A regular expression for all texts except these, whose size is that of these texts."""
+    """A regular expression for all texts except these. Its size grows with theirs."""
     by_first: dict[str, list[str]] = {}
     for text in texts:
         if text:

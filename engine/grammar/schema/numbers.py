@@ -15,7 +15,7 @@ from switchyard.engine.grammar.schema.probe import inline, is_empty
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
-# Seconds: for each state of a multiple, which are as many as its digits say; for a probe.
+# Seconds for each state of a multiple, whose digits give the number of states; and for a probe.
 _PER_STATE = 8e-6
 _PER_PROBE = 1e-3
 
@@ -38,7 +38,7 @@ class _Bounds:
         for name in ("Minimum", "Maximum"):
             exclusive = content.get(f"exclusive{name}", False)
             plain = content.get(name.lower())
-            if isinstance(exclusive, bool):  # of draft 4: says it of the other keyword
+            if isinstance(exclusive, bool):  # draft 4: makes the other keyword exclusive
                 found = [] if plain is None else [_Bound(plain, exclusive)]
             else:
                 found = [_Bound(exclusive, True)]
@@ -62,7 +62,7 @@ class _Bounds:
         )
 
     def is_empty(self, is_integer: bool) -> bool:
-        """Whether no number is within the bounds. If it `is_integer`, the bounds become whole
+        """Whether no number is within the bounds. With `is_integer`, the bounds become whole
         numbers.
         """
         if is_integer:
@@ -141,8 +141,8 @@ def numbers(
 
 
 def _by_decimals(multiple: Fraction) -> list[float]:
-    """A multiple, and its common multiples with each smaller number of decimals. For 0.25 alone the
-    compiler accepts 1.50, but not 1.5.
+    """A multiple, and its common multiples with each smaller number of decimals. With 0.25 alone,
+    the compiler accepts 1.50, but not 1.5.
     """
     found = [multiple]
     places, one = Fraction(1, 10), multiple * 10
@@ -155,7 +155,7 @@ def _by_decimals(multiple: Fraction) -> list[float]:
 def _probed(
     parts: list[str], multiple: Fraction | None, where: str, estimate: Estimate
 ) -> list[str]:
-    """The parts, which the compiler may refuse, without those that admit no number."""
+    """Returns the parts, which the compiler may refuse, except those that admit no number."""
     states = 0
     if multiple is not None:
         while multiple.denominator > 1:

@@ -1,5 +1,5 @@
-"""Rules of an object. Properties may come in any order, each at most once, and all required ones
-must come. Pure. A rule has a parameter, which is a feature of llguidance. The parameter has a bit
+"""Rules of an object. Properties may occur in any order, each at most once, and all required ones
+must occur. Pure. A rule has a parameter, which is a feature of llguidance. The parameter has a bit
 for each property that has occurred. If there is a `minProperties` or `maxProperties`, it also
 counts optional properties.
 """
@@ -29,7 +29,7 @@ class ObjectForm:
     others: Sequence[Other]
     least: int  # properties
     most: int | None
-    dependent: Mapping[str, Sequence[str]]  # names that come wherever the first one does
+    dependent: Mapping[str, Sequence[str]]  # names that must occur wherever the key does
     where: str
 
     def needs(self) -> Iterator[str]:
@@ -76,13 +76,13 @@ class Living:
     values: Mapping[str, str]
     required: frozenset[str]
     others: Sequence[Other]
-    least: int  # properties beside the required ones
+    least: int  # properties in addition to the required ones
     most: int | None
     dependent: Mapping[str, Sequence[str]]
     where: str
 
     def renamed(self, name_of: Callable[[str], str]) -> "Living":
-        """A copy in which the rules of its values have other names."""
+        """Returns a copy in which the values' rules have other names."""
         values = {name: name_of(value) for name, value in self.values.items()}
         others = [Other(other.name, name_of(other.value)) for other in self.others]
         return replace(self, values=values, others=others)
@@ -92,7 +92,7 @@ class Living:
         name as a terminal. Raises InvalidJob.
         """
         if self.others and self.least > 1:
-            # A name that the schema lacks may come twice, and counts once.
+            # A name that the schema lacks may occur twice, but counts once.
             said = "minProperties may exceed the required properties by at most one"
             raise refusal(self.where, f"{said}, unless additionalProperties is false")
         if not self.values:
@@ -101,7 +101,7 @@ class Living:
         names += [n for n in self.values if n not in self.required]
         counter = max(self.least, self.most or 0).bit_length()
         if not self.others and len(names) <= BITS:
-            counter = 0  # the names' own bits say how many have come
+            counter = 0  # the names' own bits show how many have occurred
         size = BITS - counter
         if len(names) <= size:  # all together
             blocks = [names]
@@ -145,7 +145,7 @@ class _Rules:
     of: Living
     name: str
     blocks: Sequence[Sequence[str]]  # of names, the required ones first; each fits into the bits
-    counter: int  # bits that count what isn't required, at the top; perhaps none
+    counter: int  # bits at the top that count optional properties; may be 0
     spell: Callable[[str], str]
 
     def lines(self) -> Iterator[str]:
@@ -156,7 +156,7 @@ class _Rules:
         for i in range(len(self.blocks)):
             yield f"{self.name}_m{i}::_: {_either(self._members(i))}"
             yield f"{self.name}_r{i}::_: {_either(self._rests(i))}"
-            if self.counter:  # after one that isn't counted yet
+            if self.counter:  # after a property that isn't counted yet
                 yield f"{self.name}_n{i}::_: {_either(self._rests(i, 1))}"
 
     def _members(self, i: int) -> Iterator[str]:
@@ -180,8 +180,8 @@ class _Rules:
             yield f"{self.name}_m{i + 1}::bit_and({kept:#x}){_if(conditions)}"
 
     def _rests(self, i: int, more: int = 0) -> Iterator[str]:
-        """What follows a property: the object's end, or a comma if a property may follow. `more`
-        properties have occurred than the counter says.
+        """What follows a property: the object's end, or a comma if a property may follow. `more`:
+        the number of properties that have occurred but aren't counted yet.
         """
         must_follow = any(self._required(j) for j in range(i + 1, len(self.blocks)))
         if not must_follow:
@@ -195,14 +195,14 @@ class _Rules:
         yield f"JSON_COMMA {following}{_if(conditions)}"
 
     def _can_follow(self, i: int, more: int) -> list[str]:
-        """When a property may follow; no later block has a required one."""
+        """The conditions under which a property may follow. No later block has a required one."""
         required, all_names = self._required(i), len(self.blocks[i])
         missing = [f"not(is_ones([0:{required}]))"] if required else []
         limit = self._below_most(i, more)
         if not self.of.others and not self._optional_after(i):
             if required == all_names:
                 return missing
-            # By the names' own bits, one is missing where fewer than `most` have come.
+            # According to the names' own bits, one is missing if fewer than `most` have occurred.
             if not limit or self.counter:
                 limit = [*limit, f"not(is_ones([{required}:{all_names}]))"]
         return [_fold("or", [*missing, _fold("and", limit)])] if limit else []
@@ -226,7 +226,7 @@ class _Rules:
             return []
         if self.counter:
             return [f"lt({self._count}, {self.of.most - more})"]
-        # All bits of what isn't required; there are some, else no such limit would be left.
+        # All bits of optional properties. There are some; otherwise no such limit would be left.
         return [f"bit_count_lt([{self._required(i)}:{len(self.blocks[i])}], {self.of.most})"]
 
     def _dependents(self, i: int) -> list[str]:

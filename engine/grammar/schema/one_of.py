@@ -22,7 +22,7 @@ _PER_PAIR = 2e-6  # seconds
 class _Option:
     schema: Schema | None
     types: frozenset[str]
-    tags: dict[str, frozenset[str]]  # of objects alone: what required properties are limited to
+    tags: dict[str, frozenset[str]]  # for objects only: values that required properties may have
 
 
 def may_share(

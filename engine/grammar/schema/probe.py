@@ -19,8 +19,8 @@ LIMITS = LLParserLimits(
 )
 PANICS = panics_as(InvalidJob, "the constraint can't be enforced: it is too large", "constraint")
 
-# Without white space of its own, such a part shares the lexer of the rules around it. Otherwise the
-# lexer would have to choose between the two where both could go on.
+# Without its own white space, such a part shares the lexer of the rules around it. Otherwise the
+# lexer would have to choose between the two where both could continue.
 _OPTIONS = {"whitespace_flexible": False, "lenient": False, "coerce_one_of": False}
 
 

@@ -37,7 +37,7 @@ from switchyard.engine.grammar.spelling import WHITESPACE
 
 MAX_NESTING = 1000  # rules inside rules: the compiler's recursion must fit its stack
 
-# Seconds, with the compiler's own.
+# Seconds, including the compiler's.
 _PER_RULE = 8e-5
 _PER_PROPERTY = 6e-5
 _PER_ITEM = 3e-5
@@ -53,7 +53,7 @@ class _Rule:
     parts: dict[str, None] = field(default_factory=dict)  # of scalars
     arrays: list[Array] = field(default_factory=list)
     objects: list[ObjectForm] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)  # rules' names, of arrays and objects in enums
+    others: list[str] = field(default_factory=list)  # rules for arrays and objects in enums
     is_alive: bool = False
 
 
@@ -189,8 +189,8 @@ class Rules:
         return parts
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """For each two options of each `oneOf` that might share a value, the place, and the name of
-        a rule that must not admit any value.
+        """For each pair of options of a `oneOf` that might share a value: the place, and the name
+        of a rule that must not admit any value.
         """
         pairs: list[tuple[str, str]] = []
         for schema in self._one_of:  # grows
@@ -250,7 +250,7 @@ class Rules:
 
     def _lines(self, start: _Rule) -> Iterator[str]:
         """The rules that `start` needs, in the order in which the compiler processes them, so that
-        depth means the same for it as here.
+        depth means the same there as here.
         """
         done: set[str] = set()
         left = [(start, 1)]

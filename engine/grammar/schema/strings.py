@@ -44,7 +44,7 @@ def strings(
 
 
 def _choice(values: Sequence[str], terminals: Terminals) -> str:
-    # As one terminal, thousands of texts cost one state a step.
+    # As one terminal, thousands of texts cost one state per step.
     if terminals.may_spell(sum(map(len, values))):
         return terminals.define(f'/"({"|".join(map(spellings, values))})"/')
     texts = [text for value in values for text in (plain(value), json.dumps(value))]

@@ -11,7 +11,8 @@ from switchyard.engine.grammar.spelling import (
     spellings,
 )
 
-# Characters of names and of strings in enums that may have every spelling. More have the plain one.
+# Maximum number of characters, in names and in strings of enums, that may have every spelling.
+# Further ones have only the plain spelling.
 MAX_SPELLED = 8192
 
 

@@ -70,7 +70,7 @@ def connect(address: str, timeout: float) -> socket.socket:
         connection = socket.create_connection((host, port), timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     else:
-        if danger := _danger(address):  # since the start
+        if danger := _danger(address):  # changed since the start
             raise OSError(danger)
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout)
@@ -118,8 +118,8 @@ def _listen_at_path(address: str) -> socket.socket:
 
 
 def _danger(address: str) -> str:
-    """Why the socket's directory may not hold it; empty if it may, or isn't there yet. In a sticky
-    directory users can't remove or rename each other's sockets.
+    """Why the socket's directory is not safe; empty if it is, or if it doesn't exist yet. In a
+    sticky directory, users can't remove or rename each other's sockets.
     """
     directory = os.path.dirname(address.removeprefix(UNIX))
     try:
@@ -127,7 +127,7 @@ def _danger(address: str) -> str:
     except OSError:
         return ""
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return f"{address} is in a directory that all users may write: chmod o-w {directory}"
+        return f"{address} is in a directory that all users can write to: chmod o-w {directory}"
     return ""
 
 

@@ -36,7 +36,7 @@ class Door:
         is_ready: Callable[[], bool],
     ) -> None:
         """Listens at once, so that a wrong address is found early. Raises ModelError. `admit` is
-        called on the thread of the handshake, with the server's process id. `is_ready`: as in
+        called on the thread of the handshake, with the server's process id. `is_ready`: see
         `Welcome`.
         """
         self._is_ready = is_ready
@@ -44,7 +44,7 @@ class Door:
         self._fingerprint = fingerprint
         self._admit = admit
         self._changed = threading.Condition()  # guards the attribute below; notified of an end
-        self._strangers: dict[socket.socket, bool] = {}  # the oldest first; whether it had to go
+        self._strangers: dict[socket.socket, bool] = {}  # oldest first; whether ended for another
         self._is_open = True
         self._listener = address.listen(at)
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
@@ -80,8 +80,8 @@ class Door:
             ).start()
 
     def _give_place(self, connection: socket.socket) -> None:
-        """If there is no place, end the oldest handshake. That of a server takes milliseconds, so
-        this one is silent or slow. Its thread ends at once.
+        """If there is no place, end the oldest handshake. A server's handshake takes milliseconds,
+        so the oldest one is silent or slow. Its thread ends at once.
         """
         with self._changed:
             while len(self._strangers) >= MAX_STRANGERS:
@@ -93,7 +93,7 @@ class Door:
             self._strangers[connection] = False
 
     def _take_place(self, connection: socket.socket) -> bool:
-        """Returns whether the connection had to go."""
+        """Returns whether the connection was ended to make room."""
         with self._changed:
             self._changed.notify()
             return self._strangers.pop(connection)
@@ -110,10 +110,10 @@ class Door:
         except Exception as error:
             logger.exception("a handshake failed")
             reason = error
-        if self._take_place(connection):  # before its end, so that no other socket has its number
+        if self._take_place(connection):  # before closing, so that no other socket has its number
             reason = "it had not completed the handshake when other connections came"
         if met is None:
-            logger.warning("a connection is refused: %s", reason)
+            logger.warning("a connection was refused: %s", reason)
             connection.close()
             return
         hello, seals = met
@@ -127,7 +127,7 @@ class Door:
         is_question = hello.is_look and not hello.fingerprint
         if hello.fingerprint != self._fingerprint and not is_question:
             refusal = (
-                f"the engine has read a model of fingerprint {self._fingerprint}, and this server"
-                f" one of {hello.fingerprint[:100]}: both need the same files"
+                f"the engine's model has the fingerprint {self._fingerprint}, but this server's has"
+                f" {hello.fingerprint[:100]}: both need the same files"
             )
         return Welcome(os.getpid(), refusal, self._is_ready())

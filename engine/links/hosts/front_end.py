@@ -79,10 +79,10 @@ class FrontEnd:
     # Threads of the front end
 
     def _refuse(self, command: Command, names: Sequence[str]) -> bool:
-        """A job of a later version, with parameters that this engine doesn't know."""
+        """Refuse a job of a later version, with parameters that this engine doesn't know."""
         if not isinstance(command, Submit):
             return False
-        reason = f"the engine is of an earlier version, which doesn't know {', '.join(names)}"
+        reason = f"the engine has an earlier version, which doesn't know {', '.join(names)}"
         self.tell([Failed(command.job.identifier, InvalidJob(reason, names[0]))])
         return True
 
@@ -100,7 +100,7 @@ class FrontEnd:
         except (EOFError, OSError):
             reason = "has ended"
         except Exception:
-            logger.exception("what server %d sends can't be read", self.pid)
+            logger.exception("a message from server %d can't be read", self.pid)
         logger.info("server %d %s", self.pid, reason)
         self._wire.shut()
         self._outbox.put(None)
@@ -114,7 +114,7 @@ class FrontEnd:
         except OSError:
             pass  # the server has ended, or reads nothing
         except Exception:
-            logger.exception("an event can't cross to server %d", self.pid)
+            logger.exception("an event can't be sent to server %d", self.pid)
         self._wire.shut()
 
 

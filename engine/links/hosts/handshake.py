@@ -28,7 +28,7 @@ from switchyard.engine.links.hosts.key import keys_in
 from switchyard.engine.links.hosts.peer import OtherKey, Stranger, check_peer
 from switchyard.engine.links.seal import Seal, Seals
 
-PROTOCOL = 5  # changes with a message's meaning: see tests/engine/hosts/test_handshake.py
+PROTOCOL = 5  # changes when a message's meaning does: see tests/engine/hosts/test_handshake.py
 TIMEOUT = 5.0  # seconds for all of it
 MAX_INTRODUCTION = 4096  # bytes of JSON
 
@@ -37,7 +37,7 @@ _MAGIC = b"switchyard"
 _SIZE = struct.Struct("!H")
 _PROOF = 32  # bytes
 
-# What an HMAC is for. None is the beginning of another.
+# What an HMAC is for. No purpose is a prefix of another.
 _HELLO, _WELCOME = b"hello\0", b"welcome\0"
 _FROM_SERVER, _FROM_ENGINE = b"from the server\0", b"from the engine\0"
 

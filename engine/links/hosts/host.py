@@ -141,7 +141,7 @@ class Host:
         front_end = FrontEnd(
             connection, seals, pid, self._config.silence_timeout, self._take, self._leave
         )
-        logger.info("server %d shares the engine", pid)
+        logger.info("server %d has connected", pid)
         with self._changed:
             self._front_ends.add(front_end)
             drains = DRAINS if self._is_draining else None
@@ -155,7 +155,7 @@ class Host:
     def _take(self, front_end: FrontEnd, command: Command) -> None:
         job = command.job if isinstance(command, Submit) else None
         if job and job.identifier not in self._jobs and not self._has_room(front_end, job):
-            return  # without the lock, for which events would have to wait
+            return  # without the lock, so that events don't wait for it
         with self._changed:
             match command:
                 case Submit(job, age):
@@ -176,10 +176,10 @@ class Host:
                     self._questions[serial] = (front_end, command)
                     self._link.send(ListPending(serial))
                 case Abandon() | Stop():
-                    pass  # not allowed to front ends
+                    pass  # front ends may not send these
 
     def _has_room(self, front_end: FrontEnd, job: Job) -> bool:
-        """Refuses a job without room. Needs no lock."""
+        """Refuse the job if there is no room. Returns whether there is room. Needs no lock."""
         now, num_tokens = time.monotonic(), job.num_prompt_tokens
         refusal = admission.refusal(
             self._standing, self._backlog, self._rate, self._config, now, 1, num_tokens
@@ -256,7 +256,7 @@ class Host:
         self._backlog = Backlog()
 
     def _note(self, event: ThreadEvent) -> None:
-        """Take an event of the engine thread itself."""
+        """Process an event of the engine thread itself."""
         if isinstance(event, PendingList):
             return self._answer(event)
         before = self._standing.state

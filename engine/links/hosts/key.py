@@ -11,7 +11,7 @@ from switchyard.files import read_file
 logger = logging.getLogger(__name__)
 
 MIN_KEY, MAX_KEY = 32, 4096  # bytes
-Key = bytes | Callable[[], bytes]  # what the file has, or a function that reads it again
+Key = bytes | Callable[[], bytes]  # the file's content, or a function that reads it again
 OTHERS = 0o007  # permission bits that must be off
 
 
@@ -70,6 +70,6 @@ class KeyFile:
         except ModelError as error:
             fault = str(error)
         if fault and fault != self._fault:
-            logger.error("the key stays as it was: %s", fault)
+            logger.error("the key remains unchanged: %s", fault)
         self._fault = fault
         return self._key

@@ -31,7 +31,7 @@ def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
 
 
 def _meet(at: str, key: bytes, hello: Hello) -> tuple[socket.socket, Seals | None, Welcome]:
-    """With the first key that the engine has."""
+    """Connects with the first key that the engine has."""
     *others, last = keys_in(key)
     for one in others:
         with contextlib.suppress(OtherKey):

@@ -21,11 +21,11 @@ from switchyard.files import read_file
 logger = logging.getLogger(__name__)
 
 PERIOD = 1.0  # seconds between readings
-MISSES = 2  # readings in a row without an address, after which it leaves
+MISSES = 2  # consecutive readings without an address, after which its engine leaves
 REMIND = 60.0  # seconds between log lines of a lasting fault
-CELL = 30  # most engines of a server
+CELL = 30  # maximum number of engines for one server
 MAX_FILE = 1 << 16  # bytes
-LOOKUP = 1.0  # seconds that an end waits for a name server
+LOOKUP = 1.0  # seconds that `join` waits for a name server
 
 
 class Members:
@@ -84,8 +84,8 @@ class Members:
 
     def _cell(self, at: list[str]) -> list[str]:
         """This server's engines among many, by rendezvous hashing (Thaler, Ravishankar 1998), so
-        that an engine that comes or goes changes at most one place. With more than a few hundred
-        engines, reading from all of them would take a core.
+        that an engine that joins or leaves changes at most one place. With more than a few hundred
+        engines, reading from all of them would occupy a core.
         """
         if len(at) <= CELL:
             return at
@@ -120,12 +120,12 @@ class Members:
             self._told = now
             logger.error("the engines stay as they are: %s", fault)
         elif self.fault and not fault:
-            logger.info("the sources can be read again; before: %s", self.fault)
+            logger.info("the sources can be read again; the fault was: %s", self.fault)
         self.fault = fault
 
 
 class FollowingLink:
-    """A link to the engines that sources name, which come and go."""
+    """A link to the engines that sources list. These engines may join and leave."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class FollowingLink:
         link: ReplicaLink,
         deliver: Deliver,
     ) -> None:
-        """`name`: that of the model. `makers`: for an address, the function that makes its link.
-        `deliver`: as that of `link`.
+        """`name`: the model's name. `makers`: returns the function that makes the link to an
+        address. `deliver`: the same as that of `link`.
         """
         self._link = link
         self._deliver = deliver

@@ -7,8 +7,8 @@ import struct
 from switchyard.engine.errors import ModelError
 
 ROOT = 0
-UNMAPPED = 65534  # the user that a user namespace shows for each one that it lacks
-ALL_USERS = "4294967295"  # in /proc/self/uid_map, of a system without such a namespace
+UNMAPPED = 65534  # what a user namespace shows for each user that it lacks
+ALL_USERS = "4294967295"  # in /proc/self/uid_map on a system without such a namespace
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
@@ -28,7 +28,7 @@ def check_peer(connection: socket.socket, key: bytes) -> None:
     called before anything is read. Raises Stranger, OSError.
     """
     if key:
-        return  # the other end must prove that it has it
+        return  # the other end must prove that it has the key
     if connection.family != socket.AF_UNIX:
         raise Stranger("TCP needs a key: set engine_key_file")
     uid, own = _uid_of(connection), os.geteuid()
@@ -41,7 +41,7 @@ def check_peer(connection: socket.socket, key: bytes) -> None:
 
 
 def _uid_of(connection: socket.socket) -> int | None:
-    """The user that has connected, or that listens. None if the kernel can't tell."""
+    """The user who has connected, or who is listening. None if the kernel doesn't know."""
     if not hasattr(socket, "SO_PEERCRED"):  # not Linux
         return None
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -54,7 +54,7 @@ class SocketLink:
                 with self._lock:
                     if self._wire is not None:
                         self._wire.shut()
-            case Submit(job, submitted):  # sent as an age: clocks of two machines differ
+            case Submit(job, submitted):  # sent as an age, because machines' clocks differ
                 self._commands.put(Submit(job, time.monotonic() - submitted))
             case _:
                 self._commands.put(command)
@@ -139,7 +139,7 @@ class SocketLink:
         except ModelError:
             raise
         except Exception:
-            logger.exception("what the engine at %s sends can't be read", self.at)
+            logger.exception("a message from the engine at %s can't be read", self.at)
             return self._end(None)
         return f"the engine at {self.at} has been silent for {self._config.silence_timeout:.0f} s"
 
@@ -155,5 +155,5 @@ class SocketLink:
         except OSError:
             pass  # the link's thread reports the end of the connection
         except Exception:
-            logger.exception("a command can't cross")
-            wire.shut()  # ends the connection: the job would wait forever
+            logger.exception("a command can't be sent")
+            wire.shut()  # otherwise the job would wait forever

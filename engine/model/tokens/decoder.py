@@ -13,7 +13,7 @@ class Beginning:
     """The text that a tokenizer's decoder drops at the beginning of a text, but nowhere else."""
 
     has_metaspace: bool = False  # the spaces of the first token
-    stripped: str = ""  # this character, as often as `most` at most
+    stripped: str = ""  # this character, at most `most` times
     most: int = 0
 
 
@@ -41,14 +41,14 @@ def _is_known(decoder: Mapping[str, Any]) -> bool:
 
 
 class TextDecoder:
-    """Makes text from the bytes of tokens, and gives each character as soon as its last byte has
-    come. No valid character is ever lost or changed, even if it is split between tokens, and the
+    """Converts the bytes of tokens to text, and returns each character as soon as its last byte has
+    arrived. No valid character is ever lost or changed, even if it is split between tokens, and the
     parts of a text join to the whole text. If bytes aren't UTF-8, each maximal part of a character
-    becomes one U+FFFD, and the valid characters around it stay. The library `tokenizers` gives the
-    same text with two exceptions. With byte fallback, it turns each byte of a run into U+FFFD,
-    including valid characters, if one byte of the run is invalid. If the characters of an added
-    token are all GPT-2's names of bytes, such as "é", the library reads them as those bytes; here
-    the token stands for the text that it spells.
+    becomes one U+FFFD, and the valid characters around it are kept. The library `tokenizers`
+    returns the same text, with two exceptions. With byte fallback, it turns each byte of a run into
+    U+FFFD, including valid characters, if one byte of the run is invalid. If the characters of an
+    added token are all GPT-2's names of bytes, such as "é", the library reads them as those bytes;
+    here the token stands for the text that it spells.
     """
 
     __slots__ = ("_beginning", "_named", "_num_stripped", "_pending", "_pieces")

@@ -2,10 +2,11 @@
 
 from collections import deque
 
-LONG = 2000  # characters of a text that is learned from
+LONG = 2000  # minimum characters of a text to learn from
 MEMORY = 16  # texts
-# Tokens a character. The least that any text has on average; and ordinary English, which a guess
-# never exceeds: clients with dense texts would have others refused.
+# Tokens per character: the minimum that any text has on average, and the average of ordinary
+# English. A guess never exceeds the latter; otherwise clients with dense texts would cause refusals
+# for others.
 LEAST, MOST = 1 / 16, 1 / 4
 
 

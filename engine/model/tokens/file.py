@@ -20,9 +20,9 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_buffer(read_file(path, MAX_TOKENIZER)[0])
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as reason:  # Exceptions, and panics of Rust, which are not
+    except BaseException as reason:  # Exceptions, and Rust panics, which are not
         raise ModelError(f"{path} can't be read: {' '.join(str(reason).split())}") from None
-    give_memory_back()  # ten times the file's size; what is allocated next would lie amid it
+    give_memory_back()  # ten times the file's size; later allocations would fragment it
     try:
         check_growth(tokenizer)
     except ModelError as reason:
@@ -31,14 +31,14 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
     tokenizer.no_padding()
     if isinstance(tokenizer.model, BPE):
         # Each thread would cache up to 10,000 words, some 3.5 MB, beyond the tokenizer's life.
-        # Without the cache a text takes a fifth longer.
+        # Without the cache, a text takes a fifth longer.
         tokenizer.model._resize_cache(0)
     return tokenizer
 
 
 def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> None:
     """Raises ModelError for tokens outside the vocabulary of the weights, except for added tokens,
-    because some files have one for padding.
+    because some files contain one for padding.
 
     `num_tokens`: one more than the highest id of a token.
     """

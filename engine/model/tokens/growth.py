@@ -71,8 +71,8 @@ def _growth(part: dict[str, Any]) -> float:
 
 
 def _longest(table: str) -> int:
-    """The longest text in a table of sentencepiece: the size of a trie, the trie, texts that end in
-    a zero each.
+    """The length of the longest text in a sentencepiece table, which consists of a trie's size, the
+    trie, and texts that each end with a zero byte.
     """
     try:
         data = base64.b64decode(table or "")

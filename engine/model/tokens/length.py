@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from switchyard.engine.errors import PromptTooLong
 
-USUAL_LENGTH = 6  # characters a token: shorter texts are encoded without a length check
+USUAL_LENGTH = 6  # characters per token; shorter texts are encoded without a length check
 CUT_TOKENS = 16  # more tokens than a cut through a text can add
 
 

@@ -56,8 +56,8 @@ def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _byte_level(token: str) -> bytes:
-    """Decodes like the tokenizers library: each character as its byte; if one represents no byte,
-    the whole token as plain text.
+    """Decodes like the tokenizers library: each character becomes its byte; if one represents no
+    byte, the whole token is plain text.
     """
     try:
         return bytes(map(_BYTE_OF.__getitem__, token))

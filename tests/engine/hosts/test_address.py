@@ -109,13 +109,13 @@ def test_a_directory_that_all_users_may_write_is_refused_unless_it_is_sticky(mod
     config = ModelConfig(model_path, "m", link="socket", at=(at,))
     directory.chmod(0o777)
     for refused in (address.listen, lambda _: open_engine(config)):
-        with pytest.raises(ModelError, match=f"at: {at} is .* all users may write: chmod o-w"):
+        with pytest.raises(ModelError, match=f"at: {at} is .* all users can write to: chmod o-w"):
             refused(at)
     directory.chmod(0o1777)
     with address.listen(at):
         address.connect(at, 5.0).close()
         directory.chmod(0o777)  # later
-        with pytest.raises(OSError, match="all users may write"):
+        with pytest.raises(OSError, match="all users can write to"):
             address.connect(at, 5.0)
 
 

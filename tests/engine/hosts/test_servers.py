@@ -51,7 +51,7 @@ def test_a_server_tells_why_the_engine_has_ended(house):
     ("changes", "says"),
     [
         ({"key": b"x" * 32}, "the engine has a different key"),
-        ({"fingerprint": "fp_2"}, "fingerprint fp_1, and this server one of fp_2"),
+        ({"fingerprint": "fp_2"}, "fingerprint fp_1, but this server's has fp_2"),
     ],
 )
 def test_a_server_that_may_not_share_it_is_told_and_does_not_start(house, changes, says):

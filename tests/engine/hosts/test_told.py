@@ -276,7 +276,7 @@ def test_what_a_server_sends_that_cannot_be_read_ends_it_alone(one, caplog):
         assert rest_of(bad) == []
         one.link.wait_for(messages.Cancel("a"))
         assert one.end_cancelled(good)[0] == LOADED
-    assert "what server 1 sends can't be read" in caplog.text
+    assert "a message from server 1 can't be read" in caplog.text
 
 
 def test_a_job_that_an_end_cuts_off_has_no_end_of_its_own(one):

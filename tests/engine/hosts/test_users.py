@@ -115,7 +115,7 @@ def test_a_user_who_connects_runs_no_code(house, other, public, tmp_path, caplog
     assert came == "0 bytes came" or key  # it was asked for its user before anything else
     assert is_served(shared.connect())
     assert not marker.exists()
-    assert key or f"a connection is refused: {says(key)}" in caplog.text
+    assert key or f"a connection was refused: {says(key)}" in caplog.text
 
 
 def test_a_server_meets_the_engine_of_another_user_by_the_key(other, public):

@@ -80,8 +80,8 @@ def test_a_model_without_room_is_told_the_sums_of_each_place():
     error = _no_room({"host": 4 * GIB, 0: GIB, 1: 3 * GIB}, {"host": GIB // 2, 1: GIB}, gone)
     assert type(error) is engine.NoRoom
     assert str(error).endswith(
-        "it needs 4.0 GiB of memory, where 1.5 are, 1.0 GiB of GPU 0, where 0.0 are,"
-        " 3.0 GiB of GPU 1, where 2.5 are once others are gone"
+        "it needs 4.0 GiB of memory (1.5 GiB free), 1.0 GiB of GPU 0 (0.0 GiB free),"
+        " 3.0 GiB of GPU 1 (2.5 GiB free)"
     )
 
 

@@ -51,7 +51,7 @@ def test_a_command_that_can_not_cross_is_an_error_not_a_silence(make_engine, cap
     model = make_engine(ScriptedBackend(fatal))
     [end] = take_all(model.submit([job("a", request_id=lambda: None)]))
     assert isinstance(end, Failed)
-    assert "a command can't cross" in caplog.text
+    assert "a command can't be sent" in caplog.text
     assert_serves(model)
 
 

@@ -27,7 +27,7 @@ def test_a_model_that_is_refused_loads_anew_with_exllamav2s_products(monkeypatch
     assert "logits differ" in caplog.text
 
 
-@pytest.mark.parametrize("reason", [None, "set so"])
+@pytest.mark.parametrize("reason", [None, "chosen in the settings"])
 def test_a_system_without_nvrtc_keeps_exllamav2s_products(monkeypatch, caplog, reason):
     from switchyard.engine.backends.exl2.cuda import loader
     from switchyard.engine.backends.exl2.cuda.products.driver import Unavailable

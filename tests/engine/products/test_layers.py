@@ -101,7 +101,7 @@ def test_the_comparison_passes_for_the_kernels_and_notices_other_weights(demo, k
     compare_products(linears(demo)[:3], kernels, space)
     kernels.multiply = lambda matrices, inputs, outputs, **_: outputs[0].zero_()
     with pytest.raises(
-        ProductsRefused, match=r"of 8 rows with .*v_proj has the relative error 1\.0e\+00"
+        ProductsRefused, match=r"of 8 rows with .*v_proj has a relative error of 1\.0e\+00"
     ):
         compare_products(linears(demo)[2:3], kernels, space)
     weights = demo.weights["lm_head"]

@@ -49,7 +49,7 @@ def test_the_demo_model_has_none(ask):
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"products": "exllamav2"}, "set so"),
+        ({"products": "exllamav2"}, "chosen in the settings"),
         ({"tensor_parallel": True}, "tensor_parallel"),
         ({"loras": (Lora("path", "name"),)}, "it has LoRAs"),
         ({"ngram_draft": True}, "tokens are guessed"),

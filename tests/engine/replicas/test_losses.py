@@ -29,7 +29,7 @@ def test_what_a_lost_replica_had_told_ends_and_the_rest_goes_on_elsewhere(make_h
     assert {command.time for command in second.sent} == {0.0}  # as old as they are
     first.tell(messages.Loaded(INFO))
     assert first.jobs == ["a", "c", "f"] and house.states == ["ready", "ready"]
-    assert caplog.text.count("serves, after this: it was killed") == 1
+    assert caplog.text.count("serves again, after: it was killed") == 1
 
 
 def test_a_replica_that_was_lost_is_known_for_no_page(make_house):

@@ -19,8 +19,8 @@ EXLLAMAV2_VERSION = "0.3.2"
 
 
 class _Without(io.TextIOBase):
-    """stdout without the output of one thread, because exllamav2's import warns that torch has no
-    CUDA.
+    """stdout without the output of one thread. Hides the warning at exllamav2's import that torch
+    has no CUDA.
     """
 
     def __init__(self, thread: int) -> None:
@@ -41,9 +41,7 @@ def install() -> None:
     if installed is not None and installed is sys.modules.get(extension_name):
         return
     if installed is not None or "exllamav2" in sys.modules:
-        raise ModelError(
-            "exllamav2 has been imported already: call install() of the CPU backend before that"
-        )
+        raise ModelError("exllamav2 is already imported: call install() of the CPU backend first")
     version = importlib.metadata.version("exllamav2")
     if version != EXLLAMAV2_VERSION:
         raise ModelError(
@@ -56,8 +54,8 @@ def install() -> None:
         raise ModelError(
             "this machine has a CUDA device: hide it with CUDA_VISIBLE_DEVICES= to use the CPU"
         )
-    # Otherwise exllamav2 imports torch's compiler, half of the start-up time, for attention
-    # variants of its own model only.
+    # Otherwise exllamav2 imports torch's compiler, which takes half of the start-up time, for
+    # attention variants that only its own model uses.
     os.environ.setdefault("EXLLAMA_NO_SDPA", "1")
     sys.modules["exllamav2_ext"] = importlib.import_module(extension_name)
     with contextlib.redirect_stdout(_Without(threading.get_ident())):

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# Up to this length one padded copy of all sequences is faster than a call for each. Beyond it the
-# copy exceeds the processor's cache. Measured with 8 and 32 sequences.
+# Up to this length, one padded copy of all sequences is faster than a call for each sequence.
+# Beyond it, the copy exceeds the processor's cache. Measured with 8 and 32 sequences.
 MAX_BATCHED_TOKENS = 256
 
 
@@ -21,7 +21,7 @@ class Read:
     count: int
     length: int
     start: int  # their place in the cache, if they are contiguous
-    slots: torch.Tensor | None  # else the slot of each, (count * length)
+    slots: torch.Tensor | None  # otherwise the slot of each token, (count * length)
     mask: torch.Tensor | None  # added to the scores
     is_causal: bool
 
@@ -59,7 +59,7 @@ class PagedAttention:
         """
         kv_heads, head_dim = keys.shape[1], keys.shape[3]
         if self._q_len == 1:
-            # A group's query heads as rows of one matrix save a copy of the keys.
+            # Treating a group's query heads as rows of one matrix saves a copy of the keys.
             queries = queries.view(queries.shape[0], kv_heads, -1, head_dim)
         else:
             queries = queries.view(-1, self._q_len, *queries.shape[1:]).transpose(1, 2)

@@ -15,7 +15,7 @@ class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untype
     """
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """`model`: needs only its `config`, no weights."""
+        """`model`: only its `config` is used, no weights."""
         super().__init__(model, 1, max_seq_len, torch.float32, 1, 1, False, fixed_device="cpu")
         heads = self.num_key_value_heads
         shape = (1, self.max_seq_len, 2 * heads, self.head_dim)

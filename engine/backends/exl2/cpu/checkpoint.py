@@ -40,7 +40,7 @@ class Checkpoint:
             )
         if tensor.shape != shape:
             raise ModelError(f"{name} is {tuple(tensor.shape)}, but config.json requires {shape}")
-        # Always a copy: float32 would be a view of the file.
+        # Always a copy: otherwise a float32 tensor would be a view of the file.
         return tensor.to(torch.float32, copy=True)
 
 

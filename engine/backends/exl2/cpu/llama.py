@@ -21,7 +21,7 @@ from switchyard.engine.model.rope import Rope, read_rope
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
-# Settings of ExLlamaV2Config beyond a plain Llama's shape, and their plain values.
+# Settings of ExLlamaV2Config beyond a plain Llama's shape, and their values in a plain Llama.
 PLAIN: dict[str, object] = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -79,7 +79,7 @@ class CpuLlama:
         if indexed_embeddings:
             raise ModelError("the CPU backend does not support images: serve the model on a GPU")
         weights = self._weights
-        assert weights is not None, "load() comes first"
+        assert weights is not None, "call load() first"
         batch, q_len = input_ids.shape
         attention = PagedAttention(attn_params, q_len)
         rotations = self._rotations[attention.positions]

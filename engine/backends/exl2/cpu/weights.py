@@ -40,13 +40,13 @@ def read_weights(config: ExLlamaV2Config, progress: Callback | None) -> Weights:
     with open_checkpoint(config.model_dir) as checkpoint:
         embedding = checkpoint.tensor("model.embed_tokens.weight", vocab_size, hidden)
         head = embedding
-        if "lm_head.weight" in checkpoint:  # else tied to the embedding
+        if "lm_head.weight" in checkpoint:  # otherwise tied to the embedding
             head = checkpoint.tensor("lm_head.weight", vocab_size, hidden)
         norm = checkpoint.tensor("model.norm.weight", hidden)
         if f"model.layers.{count}.input_layernorm.weight" in checkpoint:
             raise ModelError(
-                f"config.json: num_hidden_layers is {count}, but the files have more layers:"
-                f" there is a layer {count}, and the first one is layer 0"
+                f"config.json: num_hidden_layers is {count}, but the files contain at least"
+                f" {count + 1} layers"
             )
         layers = []
         for i in range(count):
@@ -72,7 +72,8 @@ def _read_layer(checkpoint: Checkpoint, config: ExLlamaV2Config, prefix: str) ->
 
     def paired(weight: torch.Tensor) -> torch.Tensor:
         # A checkpoint rotates number i of a head with number i + head_dim / 2. Here the two are
-        # adjacent, as one complex number; the same order in queries and keys keeps their products.
+        # adjacent, as one complex number; using this order in both queries and keys leaves their
+        # products unchanged.
         halves = weight.view(-1, 2, head_dim // 2, hidden)
         return halves.transpose(1, 2).reshape(-1, hidden)
 

@@ -19,7 +19,7 @@ FIRST = RowSettings(1.0, 1.0, 1.0, 0.0, 0.0)  # of rows that pad a batch
 
 class CapturedDraws:
     def __init__(self, most: int, device: torch.device) -> None:
-        """`most`: rows."""
+        """`most`: the maximum number of rows."""
         self._columns = torch.tensor([FIRST] * most, dtype=torch.float64, device=device)
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
 

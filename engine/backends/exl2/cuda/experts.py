@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from exllamav2.moe_mlp import ExLlamaV2MoEMLP
 
-# Experts of a layer up to which each expert computes all tokens of a small pass. Reading the
-# weights dominates the time, and the host need not know the chosen experts.
+# Up to this number of experts in a layer, each expert computes all tokens of a small pass. Reading
+# the weights dominates the time, and the host need not know which experts are chosen.
 MAX_DENSE = 16
 MAX_DENSE_TOKENS = 128
-# Tokens of a pass that ExLlamaV2's kernels for 128 experts compute one by one.
+# Maximum number of tokens that a pass computes one by one with ExLlamaV2's kernels for 128 experts.
 MAX_SINGLE = 16
-MAX_FUSED = 4  # most tokens of a pass in its kernels for few experts
+MAX_FUSED = 4  # maximum tokens of a pass in its kernels for few experts
 FUSED = (4, 8, 16)  # numbers of experts that these kernels support
 
 
@@ -79,7 +79,7 @@ def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def _compute_all(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """All experts compute all tokens. The host receives nothing, so a graph can capture it."""
+    """All experts compute all tokens. The host receives nothing, so a graph can capture this."""
     shape = (len(states), module.num_experts)
     weight_of = torch.zeros(shape, dtype=states.dtype, device=states.device)
     weight_of.scatter_(1, chosen, weights)
@@ -95,7 +95,9 @@ def _compute_all(
 def _compute_chosen(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """Chosen experts compute their tokens. The host waits once for the number of tokens of each."""
+    """The chosen experts compute their tokens. The host waits once, for each expert's number of
+    tokens.
+    """
     of_expert = torch.arange(module.num_experts, device=states.device)
     counts = (chosen.flatten() == of_expert[:, None]).sum(1).tolist()
     order = chosen.flatten().argsort(stable=True)

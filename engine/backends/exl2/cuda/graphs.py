@@ -9,7 +9,7 @@ import torch
 
 T = TypeVar("T")
 
-NUM_TIMES, NUM_TIMED = 3, 5  # runs, and replays in a run, of a measurement
+NUM_TIMES, NUM_TIMED = 3, 5  # runs of a measurement, and replays in each run
 
 
 def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:

@@ -18,7 +18,7 @@ from exllamav2.mlp import ExLlamaV2MLP
 
 from switchyard.engine.backends.exl2.cuda.products.attention import CachedAttention, normed
 
-NEVER = 2**31  # tokens: no pass has as many
+NEVER = 2**31  # tokens: no pass is that large
 
 
 class Kept:
@@ -35,14 +35,14 @@ class Kept:
         """`activate`: computes silu(gate) * up, for which torch needs two kernels."""
         self.min_tokens = NEVER
         self.num_bytes = 0
-        self._usual: list[tuple[Any, Any]] = []  # modules, and their methods before
+        self._usual: list[tuple[Any, Any]] = []  # modules, and their original methods
         self._attend = CachedAttention(model, cache)
         self._activate = activate or _activate
 
     @torch.inference_mode()
     def add(self, modules: Iterable[Any]) -> int:
-        """Copy the weights of as many modules as memory allows. Returns the number of these
-        modules.
+        """Copy the weights of as many modules as memory allows. Returns the number of modules
+        copied.
         """
         for module in modules:
             try:
@@ -136,7 +136,7 @@ def _merged(*linears: ExLlamaV2Linear) -> _Matrix:
 
 class _Pair:
     """Two float16 matrices of one size, (2, inputs, outputs), perhaps with biases, (2, 1, outputs).
-    Their products are contiguous, so what follows reads them faster than halves of wider rows.
+    Their products are contiguous, so the next kernel reads them faster than halves of wider rows.
     """
 
     def __init__(self, weights: torch.Tensor, biases: torch.Tensor | None) -> None:

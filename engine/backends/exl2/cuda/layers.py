@@ -15,7 +15,7 @@ from switchyard.engine.backends.exl2.cuda.products.layers import OwnProducts
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
 
-MAX_TUNED = 4  # rows up to which exllamav2 tunes its kernels
+MAX_TUNED = 4  # maximum rows for which exllamav2 tunes its kernels
 NUM_TUNED = 200
 
 
@@ -36,7 +36,7 @@ class Exl2Layers:
         self.max_tokens: int = model.config.max_input_len
         if any(is_dense(module) for module in model.modules):
             self.max_tokens = min(self.max_tokens, MAX_DENSE_TOKENS)
-        # Last: from here on the object must be closed.
+        # Last, because the object must be closed from here on.
         self._embeddings = Embeddings(model.modules[0], self.device)
 
     def begin(self) -> None:
@@ -80,8 +80,8 @@ class Exl2Layers:
         pages: torch.Tensor,
         is_last: bool,
     ) -> torch.Tensor:
-        """Like ExLlamaV2.forward_chunk. Computes all layers if `is_last`, else only what keys and
-        values need.
+        """Like ExLlamaV2.forward_chunk. Computes all layers if `is_last`, otherwise only what the
+        keys and values need.
         """
         rows = len(positions)
         length = len(token_ids) // rows
@@ -89,7 +89,7 @@ class Exl2Layers:
         x = self._embeddings(token_ids).view(rows, length, -1)
         end = None if is_last else self._model.last_kv_layer_idx + 1
         for module in self._model.modules[1:end]:
-            if isinstance(module, ExLlamaV2PosEmbedding):  # its own code asks the host
+            if isinstance(module, ExLlamaV2PosEmbedding):  # its own code involves the host
                 x = x + learned(module, positions, length)
             else:
                 x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
@@ -153,10 +153,10 @@ def _cuda() -> Any:
 
 
 class _Seen:
-    """Host memory at the address at which a GPU sees it, which is the same."""
+    """Host memory, which a GPU sees at the same address."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor  # a reference keeps the memory
+        self._tensor = tensor  # keeps the memory alive
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -77,15 +77,15 @@ def load(config: ModelConfig, exl2_config: ExLlamaV2Config, progress: Callback) 
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-            logger.warning("there was not enough room for a %s cache after all: %s", mode, error)
+            logger.warning("a %s cache did not fit after all: %s", mode, error)
         else:
             size = sum(one.weights + one.cache(mode, tokens) for one in footprints)
             logger.info("%s cache of %d tokens, %.1f GiB in all", mode, tokens, size / GIB)
             if mode != config.cache_mode[0]:
-                logger.warning("no room for a %s cache: it is %s", config.cache_mode[0], mode)
+                logger.warning("no room for a %s cache; using %s", config.cache_mode[0], mode)
             loaded.loras = [_read_lora(loaded.model, lora) for lora in config.loras]
             return loaded
-        # Outside the handler, whose frames hold the GPUs' memory.
+        # Outside the handler, whose frames hold GPU memory.
         gc.collect()
         torch.cuda.empty_cache()
     raise NoRoom(
@@ -128,7 +128,7 @@ def has_pages(exl2_config: ExLlamaV2Config) -> bool:
 def _read_lora(model: ExLlamaV2, lora: Lora) -> ExLlamaV2Lora:
     try:
         return ExLlamaV2Lora.from_directory(model, lora.path, lora.scaling)
-    except Exception as reason:  # exllamav2 asserts, or raises anything
+    except Exception as reason:  # exllamav2 raises errors of any kind
         raise ModelError(
             f"LoRA {lora.name} can't be loaded: {type(reason).__name__}: {reason}", "loras"
         ) from reason
@@ -164,15 +164,16 @@ def _load(
     num_kept: int,
     reason: str | None = None,
 ) -> LoadedModel:
-    """`configs`: that of the draft model, if there is one, and that of the model. `index`: that of
-    the GPU with room for everything; None if there is none. `num_kept`: modules whose weights have
-    room for a copy. `reason`: why our own products can't be used. Raises ProductsRefused.
+    """`configs`: the draft model's configuration, if there is one, followed by the model's.
+    `index`: the index of the GPU with room for everything; None if there is none. `num_kept`: the
+    number of modules whose weights have room for a copy. `reason`: why our own products can't be
+    used. Raises ProductsRefused.
     """
     if not has_pages(configs[-1]):
-        configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets a prompt see later tokens
+        configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets prompt tokens see later ones
     models = [ExLlamaV2(one) for one in configs]
-    # exllamav2's graphs of single layers can't be part of our graphs. A model without ours keeps
-    # them.
+    # exllamav2's graphs of single layers can't be part of our graphs. A model without our graphs
+    # keeps them.
     has_passes = index is not None and has_pages(configs[-1]) and is_plain(models[-1])
     has_passes = has_passes and not (config.has_draft or config.loras)
     configs[-1].no_graphs = has_passes
@@ -183,7 +184,7 @@ def _load(
         set_windows(model)
         experts.take_over(model)
     if config.tensor_parallel:
-        # Without a split ExLlamaV2 would ask nvidia-smi, and leave no reserve.
+        # Without a split, ExLlamaV2 would query nvidia-smi and leave no reserve.
         split = config.gpu_split or [
             max(size / GIB - config.gpu_reserve, 0) for size in free_memory()
         ]
@@ -210,7 +211,7 @@ def _load_weights(
     tokens: int,
     progress: Callback,
 ) -> list[Any]:
-    """The models' caches."""
+    """Load the weights. Returns the models' caches."""
     callbacks, caches = parts(progress, [len(model.modules) for model in models]), []
     for model, callback in zip(models, callbacks, strict=True):
         if model is models[-1] and config.gpu_split:
@@ -221,13 +222,13 @@ def _load_weights(
             reserve = int(max(config.gpu_reserve - MIN_GPU_RESERVE - LIBRARIES, 0) * GIB)
             model.load_autosplit(caches[-1], reserve_vram=reserve, callback=callback)
         set_tables(model)
-    torch.cuda.empty_cache()  # free memory of the load, which graphs can't use
+    torch.cuda.empty_cache()  # memory freed during the load, which graphs can't use
     return caches
 
 
 def _kernels(index: int, reason: str | None) -> tuple[Kernels | None, str]:
-    """The kernels of our own products, unless there is a reason against them, and what the status
-    says about them.
+    """Returns the kernels of our own products, or None if there is a reason against them; and the
+    status text about them.
     """
     kernels = None
     if reason is None:
@@ -253,7 +254,9 @@ def _passes(
 def _keep(
     model: ExLlamaV2, cache: Any, modules: Sequence[Any], most: int, kernels: Kernels | None
 ) -> Kept | None:
-    """Float16 copies of the weights of the first `most` modules, or as many as have room."""
+    """Float16 copies of the weights of the first `most` modules, or of as many as there is room
+    for.
+    """
     if not most:
         return None
     kept = Kept(model, cache, None if kernels is None else kernels.activate)

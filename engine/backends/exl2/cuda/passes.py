@@ -63,7 +63,7 @@ class Unpacked(Protocol):
     """Weights in float16, which the layers use in passes of `min_tokens` tokens or more."""
 
     min_tokens: int
-    num_bytes: int  # that are kept between passes
+    num_bytes: int  # kept between passes
 
     def close(self) -> None: ...
 
@@ -145,16 +145,16 @@ class CapturedPasses:
         )
 
     def _try(self, pool: Any, width: int, sizes: Sequence[int]) -> dict[int, float]:
-        """Records graphs of these sizes. Returns seconds of a pass by size."""
+        """Records graphs of these sizes. Returns the seconds that a pass takes, by size."""
         self._record(pool, width, sizes)
         return {rows: self._seconds(width, rows, 0) for rows in sizes}
 
     def _try_unpacked(
         self, unpacked: Unpacked, pool: Any, width: int, usual: dict[int, float]
     ) -> dict[int, float]:
-        """Records graphs that use unpacked weights, where they are faster than `usual`. Prompts of
-        more tokens than that use them in any case. Returns the seconds of the graphs that remain,
-        by size.
+        """Records graphs that use unpacked weights, for sizes at which they are faster than
+        `usual`. Prompts with more tokens always use unpacked weights. Returns the seconds of the
+        graphs that remain, by size.
         """
         others, unpacked.min_tokens = dict(self._graphs), 1
         for rows in usual:  # a first use loads kernels, which can't be captured
@@ -194,7 +194,7 @@ class CapturedPasses:
             self._graphs[width, rows] = record(pool, decode)
 
     def _seconds(self, width: int, rows: int, position: int) -> float:
-        """Seconds of a pass. Overwrites page 0."""
+        """Returns the seconds that a pass takes. Overwrites page 0."""
         graph, _ = self._graphs[width, rows]
         return seconds(graph, lambda: self._inputs.positions.fill_(position))
 
@@ -230,7 +230,7 @@ class CapturedPasses:
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
         """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
-        (rows,), which are valid until the next draw; None if the logits are others.
+        (rows,), which are valid until the next draw; None for other logits.
         """
         if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
             return None
@@ -248,7 +248,7 @@ class CapturedPasses:
         pages, (rows, pages), int32.
         """
         if not self._layers.have(token_ids):
-            return False  # an error on the host; a lost device on the GPU
+            return False  # on the GPU, such a token would cost the device
         self._layers.begin()
         return self._prompts.run(token_ids, starts, pages)
 
@@ -265,7 +265,7 @@ class CapturedPasses:
         self._give_up_unpacked()
 
     def _decode(self, rows: int, pages: torch.Tensor) -> torch.Tensor:
-        """Logits of `rows`, all inputs on the device."""
+        """Returns the logits of the first `rows` rows. All inputs are on the device."""
         positions = self._inputs.positions[:rows]
         logits = self._layers.logits(self._inputs.token_ids[:rows], positions, pages)
         positions += 1  # usually right for the next pass

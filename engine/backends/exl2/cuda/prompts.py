@@ -13,12 +13,12 @@ import torch
 
 from switchyard.engine.backends.exl2.cuda.graphs import record
 
-# Captured numbers of rows, and of tokens in a row, up to a number of tokens in all. Unpacking the
+# Captured numbers of rows and of tokens per row, up to a total number of tokens. Unpacking the
 # weights dominates the time, so some padding does not matter.
 ROWS = (1, 2, 4, 8, 16)
 LENGTHS = (32, 64, 128, 256, 384, 512)
 MAX_TOKENS = 512
-MAX_SEVERAL = 2048  # tokens with their context: longer prompts are computed one by one
+MAX_SEVERAL = 2048  # tokens including their context; longer prompts are computed one by one
 
 Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -53,7 +53,7 @@ class PromptPasses:
 
     def capture(self, pool: Any) -> int:
         """Returns the number of graphs."""
-        self._starts.zero_()  # a later capture finds the last prompt's starts
+        self._starts.zero_()  # at a later capture, they are still the last prompt's
         for pages in self._pages.values():
             pages.zero_()
         for width, rows, length in self._shapes():

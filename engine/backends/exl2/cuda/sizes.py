@@ -30,7 +30,7 @@ class Sizes:
         # By number of rows: the smallest sufficient size, and larger sizes that are faster than all
         # smaller ones.
         self._faster = [self._candidates(rows) for rows in range(max_rows + 1)]
-        self.seconds_a_token = 0.0  # of attention, for a token of a row's context
+        self.seconds_a_token = 0.0  # of attention, for each token of a row's context
 
     @property
     def used(self) -> list[int]:

@@ -48,7 +48,7 @@ def load(
         context = TPContext(model, shares, tokens, cache)
     except ZeroDivisionError:  # the cache leaves no memory
         raise _too_small(shares) from None
-    if context.id_split_devs != context.rs_split_devs:  # else it reads beyond a list, and crashes
+    if context.id_split_devs != context.rs_split_devs:  # it would read beyond a list and crash
         raise _too_small(shares)
     model.load_tp(shares, callback=progress, expect_cache_tokens=tokens, expect_cache_base=cache)
     return ExLlamaV2Cache_TP(model, base=cache, max_seq_len=tokens)

@@ -10,7 +10,7 @@ import torch
 
 from switchyard.engine.backends.exl2.job import Exl2Job
 
-FIRST, LEAST = 0.7, 0.3  # rates: of a job that is new, and lowest
+FIRST, LEAST = 0.7, 0.3  # the rate of a new job, and the lowest rate
 WEIGHT = 0.125  # of a step in a job's rate
 MOST_LAG = 64  # tokens
 
@@ -21,7 +21,9 @@ class DraftModel:
         self._rates: weakref.WeakKeyDictionary[Exl2Job, float] = weakref.WeakKeyDictionary()
 
     def observe(self, jobs: Sequence[Exl2Job]) -> None:
-        """Before a step of `jobs`, lets the draft model catch up where it lags."""
+        """Before a step of `jobs`, let the draft model catch up with each job that is far ahead of
+        it.
+        """
         for job in jobs:
             if job.position() - job.drafted[0] >= MOST_LAG:
                 self._follow(job)
@@ -44,10 +46,10 @@ class DraftModel:
         most, found = self._generator.model.config.vocab_size - 1, list[torch.Tensor]()
         for i in range(number):
             logits = self._forward(token_ids, pages, positions + i)["logits"]
-            # It may have more rows of logits than the model has tokens.
+            # The draft model may have more logits than the model has tokens.
             token_ids = logits[:, -1].argmax(-1, keepdim=True).cpu().clamp_(0, most)
             found.append(token_ids)
-        # The last one is computed too: all may be right.
+        # The last guess is computed too, because all guesses may be right.
         self._forward(token_ids, pages, positions + number, preprocess_only=True)
         for job in jobs:
             job.drafted = [job.position() + number + 1]
@@ -92,7 +94,7 @@ class DraftModel:
 
 
 def _pages(sequences: Sequence[tuple[Exl2Job, int]]) -> torch.Tensor:
-    """Their pages of the cache, (sequences, pages), int32."""
+    """Returns their cache pages, (sequences, pages), int32."""
     tables = [
         torch.tensor([page.page_index for page in job.sequences[i].allocated_pages])
         for job, i in sequences

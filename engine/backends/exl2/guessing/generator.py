@@ -16,8 +16,8 @@ from switchyard.engine.backends.exl2.job import Exl2Job
 from switchyard.engine.backends.exl2.steps import Input
 from switchyard.engine.backends.sampling.draw import NOT_NUMBERS, Drawn
 
-# Seconds that a step waits for masks, all jobs together: else no guess for a constrained job could
-# be taken in the step that checks it.
+# Maximum seconds that a step waits for the masks of all jobs. Without this wait, no guess for a
+# constrained job could be accepted in the step that checks it.
 PATIENCE = 0.001
 
 
@@ -100,7 +100,7 @@ class GuessingGenerator(Generator):
         logits: torch.Tensor,
         results: list[Result],
     ) -> None:
-        """Draw for each job until it draws another token than was guessed."""
+        """Draw for each job until the drawn token differs from the guess."""
         accepted, rows = [0] * len(jobs), [*range(len(jobs))]
         patience = PATIENCE
         for i in range(logits.shape[1]):
@@ -126,7 +126,7 @@ class GuessingGenerator(Generator):
                 self._source.note(job, len(guess), number)
 
     def _draw_rows(self, jobs: Sequence[Exl2Job], logits: torch.Tensor) -> Drawn:
-        """If one job fails, the others draw."""
+        """If one job fails, the others still draw."""
         try:
             return self.draw.start([job.sampler for job in jobs], logits, None).take()
         except BaseException as error:
@@ -153,7 +153,7 @@ def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
 
 
 def _wait(patience: float, jobs: Sequence[Exl2Job]) -> float:
-    """Wait for the jobs' rules, `patience` seconds at most. Returns what is left of them."""
+    """Wait for the jobs' rules, `patience` seconds at most. Returns the seconds that are left."""
     for rule in (rule for job in jobs for rule in job.sampler.rules):
         if patience > 0 and not rule.is_ready:
             begin = time.perf_counter()

@@ -5,18 +5,18 @@ arithmetic.
 from collections.abc import Sequence
 
 WEIGHT = 0.2  # of a measured step in the means
-MARGIN = 1.03  # what guesses must gain
-LIKELY = 0.3  # a job whose guesses are right as often may be worth a try
+MARGIN = 1.03  # the speed-up that guesses must bring
+LIKELY = 0.3  # if a job's guesses are right this often, they may be worth a try
 FIRST, LONGEST = 64, 1024  # steps without guesses before a try
-RENEWED = 64  # steps with guesses before one without, which measures
+RENEWED = 64  # steps with guesses before one without, which is measured
 
 
 class Guesses:
     """Compares the tokens per second with and without guesses, for each number of jobs.
 
-    A step takes as long as one without guesses, plus a roughly constant time for each token guessed
-    per job. Both times are measured. If guesses save no time, they are
-    tried again after some steps, then after twice as many, and so on.
+    A step with guesses takes as long as one without, plus a roughly constant time for each token
+    guessed per job. Both times are measured. If guesses save no time, they are tried again after
+    some steps, then after twice as many, and so on.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,8 +25,8 @@ class Guesses:
         self._plain: dict[int, float] = {}  # seconds, by number of jobs
         # Seconds for each token guessed for all jobs. None after the first step, which may compile.
         self._more: dict[int, float | None] = {}
-        self._num_plain = 0  # steps since the last with guesses
-        self._num_guessed = 0  # steps since the last without
+        self._num_plain = 0  # steps since the last one with guesses
+        self._num_guessed = 0  # steps since the last one without
         self._pause = FIRST
 
     def number(self, rates: Sequence[float]) -> int:

@@ -19,7 +19,7 @@ class Ngrams:
         self._rate = 0.5
 
     def __len__(self) -> int:
-        """Tokens of the text."""
+        """The number of tokens in the text."""
         return len(self._ids)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from switchyard.engine.backends.exl2.guessing.ngrams import Ngrams
 from switchyard.engine.backends.exl2.job import Exl2Job
 
-MOST_NEW = 1024  # tokens of a prompt that are read before a step: a few milliseconds
+MOST_NEW = 1024  # tokens of a prompt to read before a step; this takes a few milliseconds
 
 
 class OwnTexts:

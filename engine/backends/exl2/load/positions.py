@@ -11,8 +11,8 @@ from exllamav2 import ExLlamaV2Config
 from switchyard.engine.errors import ModelError
 from switchyard.engine.model.rope import Rope
 
-# Kinds that ExLlamaV2 0.3.2 computes in another way: YaRN's ramp and longrope's scale follow from
-# the served max_seq_len there, and the configuration's attention factor is ignored.
+# Kinds that ExLlamaV2 0.3.2 computes differently: it derives YaRN's ramp and longrope's scale from
+# the served max_seq_len, and ignores the configuration's attention factor.
 OTHERWISE = ("longrope", "yarn")
 BETA_FAST, BETA_SLOW = 32.0, 1.0  # YaRN's defaults
 
@@ -26,7 +26,7 @@ def frequencies(
     original context, longrope uses its long factors, even for short texts, because rotated keys
     stay in the cache. Raises ModelError.
     """
-    lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # positions to a radian
+    lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # positions per radian
     match rope.kind:
         case "llama3":
             return _llama3(1.0 / lengths, rope.settings), 1.0

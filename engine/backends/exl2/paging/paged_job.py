@@ -29,18 +29,18 @@ class PagedJob(PromptJob):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.num_sampled = 0
-        self.num_parked = 0  # times
+        self.num_parked = 0  # how many times it was parked
         self.is_active = False  # whether it has pages
         self.is_moved = False  # whether its pages differ from those of its row
         self.is_short = False  # whether it lacks a page for the next step
-        # The logits of its next token, while its rules aren't ready: (1, padded vocabulary), of a
-        # pair (2, …). Meanwhile it is in no pass.
+        # The logits of the job's next token while its rules aren't ready: (1, padded vocabulary),
+        # or (2, …) for a pair. Meanwhile the job is in no pass.
         self.held: torch.Tensor | None = None
         self._num_found: int | None = None  # see `num_found`; None: not frozen
         self._first = 0  # tokens that it had at its last return
         self._num_retries = 0  # since it began to return
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
-        self.drafted = [0]  # of each sequence: tokens that a draft model has computed
+        self.drafted = [0]  # for each sequence: tokens that a draft model has computed
         self._num_until_border = 0  # tokens until the current page is full
 
     @property
@@ -79,7 +79,7 @@ class PagedJob(PromptJob):
 
     @property
     def _num_ahead(self) -> int:
-        """The number of new tokens for which it takes pages at a start."""
+        """The number of new tokens for which the job takes pages when it starts."""
         left = self.job.max_new_tokens - self.num_sampled
         return min(MIN_RUN if self.num_parked else 1, left)
 
@@ -145,7 +145,7 @@ class PagedJob(PromptJob):
 
     @torch.inference_mode()
     def park(self) -> None:
-        """Release the pages until the job returns. No draw of the job may be under way."""
+        """Release the pages until the job returns. No draw of the job may be in progress."""
         self._give_up_pages()
         self.freeze_progress()
         self.num_parked += 1
@@ -167,11 +167,11 @@ class PagedJob(PromptJob):
         is_returning = self.num_parked > 0 and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:
             self._num_retries += 1
-            logger.warning("%s: a pass has failed; trying again", self.identifier, exc_info=error)
+            logger.warning("%s: a pass failed; trying again", self.identifier, exc_info=error)
         else:
             super().fail(error, results)
 
-    @torch.inference_mode()  # also outside `iterate`, which made its tensors
+    @torch.inference_mode()  # called outside `iterate` too, which made its tensors
     def deallocate_pages(self) -> None:
         """Called when the job has ended. Idempotent."""
         for rule in self.sampler.rules:
@@ -179,7 +179,7 @@ class PagedJob(PromptJob):
         self._give_up_pages()
 
     def _give_up_pages(self) -> None:
-        """Other jobs can then find the computed pages."""
+        """Release the pages. Other jobs can then find the computed ones."""
         self.held = None
         if self.is_active:
             self.is_active = False
@@ -188,7 +188,7 @@ class PagedJob(PromptJob):
         super().deallocate_pages()
 
     def _age_pages(self) -> None:
-        """Make the last page of a sequence the oldest, which a new job takes first, because a
+        """Make the last page of a sequence the oldest. New jobs take the oldest pages first, and a
         prefix is useless without its beginning.
         """
         for sequence in self.sequences:
@@ -212,8 +212,8 @@ class PagedJob(PromptJob):
             self._note_tokens()
 
     def _note_tokens(self) -> None:
-        """Add new tokens to sequences and pages. It takes tensor operations, so it runs rarely; the
-        tokens never reach beyond the border of a page.
+        """Add new tokens to sequences and pages. This needs tensor operations, so it is done
+        rarely. The tokens never extend beyond the end of a page.
         """
         if not self._unnoted:
             return
@@ -230,8 +230,8 @@ class PagedJob(PromptJob):
         self._find_border()
 
     def _share_page(self, sequence: Any, index: int) -> None:
-        """A full page can be found by its hash; an equal page that already existed replaces it. As
-        ExLlamaV2DynamicJob.receive_sample does.
+        """Make a full page available by its hash, or replace it with an equal page that already
+        exists, like ExLlamaV2DynamicJob.receive_sample.
         """
         pages, generator = sequence.allocated_pages, self.generator
         page, size = pages[index], generator.page_size
@@ -249,7 +249,7 @@ class PagedJob(PromptJob):
             other.add_ref(serial)
             sequence.block_index_tensor = None
             self.is_moved = True
-        for following in pages[index + 1 : index + 2]:  # taken for a pass ahead
+        for following in pages[index + 1 : index + 2]:  # taken for a pass launched ahead
             following.prev_hash = pages[index].phash
             following.can_revert = False
 

@@ -100,8 +100,8 @@ class PagingGenerator(PromptGenerator):
 
     def with_pages(self, jobs: Sequence[Any], num_tokens: int) -> list[Any]:
         """Returns the members of `jobs` that have pages for `num_tokens` tokens, beginning with the
-        most recent token. Parks jobs, possibly some of these, to make room. No draw may be under
-        way.
+        most recent token. Parks jobs, possibly some of these, to make room. No draw may be in
+        progress.
         """
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
@@ -126,8 +126,8 @@ class PagingGenerator(PromptGenerator):
         return moves
 
     def _choose(self) -> PagedJob | None:
-        """The job to park for a page: one of the lowest priority, among these one of the client
-        with the most pages, and among these the newest. None if the page has to wait.
+        """Returns the job to park for a page. Among the jobs of the lowest priority, this is the
+        newest one of the client with the most pages. None if the page has to wait.
         """
         if len(self.active_jobs) < 2:
             return None

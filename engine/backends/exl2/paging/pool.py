@@ -12,7 +12,7 @@ class Pool:
     def __init__(self, generator: Any) -> None:
         """`generator`: the library's generator; its table of pages must stay the same."""
         self._generator = generator
-        # Serials and pages as of the last sort, the oldest first. Pages released since are newer.
+        # Serials and pages as of the last sort, oldest first. Pages released since then are newer.
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:

@@ -76,7 +76,7 @@ def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page
         batch_size=rows,
         block_index=torch.zeros((2, 1), dtype=torch.int32),  # two columns: never contiguous
         cache_seqlens=torch.zeros(rows, dtype=torch.int32),
-        max_cache_seqlen=1,  # makes it read a quantized cache; the GPU knows the length
+        max_cache_seqlen=1,  # above 0, so a quantized cache is read; the GPU knows the length
         page_size=page_size,
         q_len=length,
     )

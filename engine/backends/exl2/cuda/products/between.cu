@@ -1,5 +1,5 @@
-// The small kernels of a decode step between the products: norm, gather and activation. Each writes
-// in the permuted order that the next product reads. PDL: as in multiply.cu.
+// The small kernels between the products of a decode step: norm, gather and activation. Each writes
+// in the permuted order that the next product reads. PDL: see multiply.cu.
 #ifndef PDL
 #define PDL 0
 #endif
@@ -15,8 +15,8 @@ DEV void begin() {
     }
 }
 
-// y[i] = norm(x)[perm[i]], RMSNorm, for each of up to 3 permutations; a block for each row. The
-// residual may be infinite: it is clamped to float16's range, as exllamav2's rms_norm.cu does.
+// y[i] = norm(x)[perm[i]] with RMSNorm, for each of up to 3 permutations; one block for each row.
+// The residual may be infinite, so it is clamped to float16's range, as in exllamav2's rms_norm.cu.
 #define NORM_THREADS 512
 struct Norm {
     const u32* x;
@@ -58,7 +58,7 @@ KERNEL(NORM_THREADS, 1) normalize(CONSTANT Norm p) {
         }
 }
 
-// y[i] = x[perm[i]] of each row (blockIdx.y).
+// y[i] = x[perm[i]] for each row (blockIdx.y).
 struct Gather {
     const u32* x;
     const u32* perm;
@@ -76,7 +76,7 @@ KERNEL(256, 1) gather(CONSTANT Gather p) {
         join(x[at.v[0] / 2], x[at.v[1] / 2], at.v[0] & 1, at.v[1] & 1);
 }
 
-// y = silu(gate) * up, n words.
+// y = silu(gate) * up, for n words.
 struct Activate {
     const u32* gate;
     const u32* up;

@@ -20,10 +20,10 @@ from switchyard.engine.backends.exl2.cuda.products.tilings import (
     is_staged,
 )
 
-MOST = 1e-3  # relative error of a product
-# A whole pass. Exllamav2's own error, of sums in float16, is up to 0.04 in a model of 32 layers.
+MOST = 1e-3  # maximum relative error of a product
+# For a whole pass. Sums in float16 give exllamav2 itself an error of up to 0.04 with 32 layers.
 MOST_OF_PASS = 0.2
-COLUMNS = 2048  # of a matrix that are compared
+COLUMNS = 2048  # columns of a matrix to compare
 NUM_ROWS, NUM_STEPS = 2, 2
 
 
@@ -83,7 +83,7 @@ def _check(linear: Any, out: torch.Tensor, expected: torch.Tensor) -> None:
     error = _error(out, expected)
     if not error <= MOST:
         raise ProductsRefused(
-            f"a product of {len(out)} rows with {linear.key} has the relative error {error:.1e}"
+            f"a product of {len(out)} rows with {linear.key} has a relative error of {error:.1e}"
         )
 
 

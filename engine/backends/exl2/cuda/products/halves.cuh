@@ -1,4 +1,4 @@
-// Functions of float16 numbers that stand two in a word.
+// Functions for words of two float16 numbers.
 
 DEV u32 join(u32 a, u32 b, u32 i, u32 j) {  // halves i of a, j of b
     return (a >> 16 * i & 0xffff) | (b >> 16 * j) << 16;

@@ -1,4 +1,4 @@
-// The instructions of a GPU that the kernels use, as functions. Words hold two float16 numbers.
+// The GPU instructions that the kernels use, as functions. Each word holds two float16 numbers.
 // tests/engine/products has the same functions for a CPU.
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -59,7 +59,7 @@ DEV void mma(float* c, const u32* a, const u32* b) {
 DEV u32 saddr(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 DEV void cp16(void* d, const void* s) {
     asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(saddr(d)), "l"(s) : "memory");
-}  // no L2 policy: with evict_first it is an illegal instruction on Hopper
+}  // no L2 policy: evict_first makes this an illegal instruction on Hopper
 DEV void cp16z(void* d, const void* s, bool on) {
     asm volatile("cp.async.ca.shared.global [%0],[%1],16,%2;" ::"r"(saddr(d)), "l"(s),
                  "r"(on ? 16 : 0)

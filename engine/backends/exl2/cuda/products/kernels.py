@@ -12,7 +12,7 @@ from switchyard.engine.backends.exl2.cuda.products.params import Tiling
 from switchyard.engine.backends.exl2.cuda.products.tilings import FEW_ROWS, TILINGS
 
 NORM_THREADS, THREADS, UNPACK_CHUNKS = 512, 256, 4
-OVERLAPPING = (9, 0)  # compute capability from which on kernels may overlap
+OVERLAPPING = (9, 0)  # lowest compute capability with overlapping kernels
 MAX_TILES = 2**15  # of a launch
 
 Norm = tuple[torch.Tensor, float]  # weight and epsilon
@@ -33,7 +33,7 @@ class Kernels:
         every = [tiling for pair in TILINGS.values() for tiling in pair]
         every += [tiling._replace(STAGED=1) for tiling in TILINGS[FEW_ROWS]]
         with torch.cuda.device(index):
-            torch.zeros(1, device=self._device)  # makes the context
+            torch.zeros(1, device=self._device)  # creates the context
             self._most_shared = driver.most_shared(index)
             sources = [("between.cu", self._pdl), ("unpack.cu", {})]
             sources += [("multiply.cu", tiling.macros | self._pdl) for tiling in every]
@@ -64,7 +64,7 @@ class Kernels:
     ) -> None:
         """`inputs`: a tensor for each matrix, with its columns in the order of the matrix's rows
         or, with `is_natural`, in their natural order. `add`: whether to add the products to the
-        outputs. `norm`: of the inputs, only with `is_natural`.
+        outputs. `norm`: the norm of the inputs, only with `is_natural`.
         """
         tiling = tiling or self._chosen(matrices, len(inputs[0]))
         tiling = tiling._replace(STAGED=int(is_natural))
@@ -121,7 +121,7 @@ class Kernels:
             kernel.launch(grid, threads, shared, found, stream)
 
     def _function(self, tiling: Tiling) -> driver.Kernel:
-        """The function, which is loaded at first use, in the comparison with exllamav2's
+        """Returns the function. It is loaded at first use, during the comparison with exllamav2's
         products.
         """
         key = tiling._replace(blocks=0)
@@ -153,7 +153,7 @@ class Kernels:
         return out
 
     def activate(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up."""
+        """Returns silu(gate) * up."""
         out, words = torch.empty_like(gate), gate.numel() // 2
         found = params.Activate(gate.data_ptr(), up.data_ptr(), out.data_ptr(), words)
         self._launch(self._activate, (-(-words // THREADS), 1), THREADS, 0, found)

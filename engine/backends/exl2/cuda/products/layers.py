@@ -26,7 +26,7 @@ from switchyard.engine.backends.exl2.cuda.products.packing import (
 )
 from switchyard.engine.backends.exl2.cuda.products.tilings import MAX_ROWS, is_staged
 
-LARGE = 2**26  # bytes of a matrix that waits on the host while it is laid out
+LARGE = 2**26  # bytes; larger matrices wait on the host while they are laid out
 
 MOST_UNUSED = 2**28  # bytes
 
@@ -46,7 +46,7 @@ class OwnProducts:
     def __init__(self, model: Any, cache: Any, kernels: Kernels) -> None:
         self._kernels = kernels
         self._attend = CachedAttention(model, cache)
-        # exllamav2's own, which its matrices used
+        # exllamav2's own scratch space, which its matrices used
         self._space: torch.Tensor = model.get_device_context(model.modules[1].device_idx).scratch
         self._replaced: list[Any] = []
 
@@ -61,7 +61,7 @@ class OwnProducts:
                 case ExLlamaV2Linear():
                     self._replace_head(module)
             if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > MOST_UNUSED:
-                torch.cuda.empty_cache()  # what was freed may be of another stream
+                torch.cuda.empty_cache()  # freed memory may belong to another stream
         torch.cuda.empty_cache()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class OwnProducts:
         ext_c.free_q_mlp(module.q_handle)
         module.q_handle = None
         outer = self._take(module.down_proj)
-        # In the order of the next product's rows, which then needs none of its own.
+        # In the order of the next product's rows, so that its inputs need no reordering.
         order = outer.packed.order.long()
         inner = [self._take(m, order) for m in (module.gate_proj, module.up_proj)]
         orders = distinct([one.packed for one in inner])
@@ -148,11 +148,11 @@ class OwnProducts:
         self._replaced.append(module)
 
     def _take(self, linear: Any, columns: torch.Tensor | None = None) -> PackedWeights:
-        """Our layout of a matrix; exllamav2's is freed."""
+        """Returns a matrix in our layout, and frees exllamav2's."""
         matrix, bias = read(linear), linear.q_tensors.get("bias")
         ext_c.free_q_matrix(linear.q_handle)
         linear.q_handle = linear.q_tensors = None
-        linear.fp16_bias = bias  # where `get_bias_tensor` looks then
+        linear.fp16_bias = bias  # where `get_bias_tensor` then looks for it
         if matrix.words.nbytes > LARGE:
             matrix = replace(matrix, words=matrix.words.cpu())
         weights = PackedWeights(pack(matrix, columns), bias)
@@ -179,7 +179,7 @@ class OwnProducts:
         orders: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
     ) -> None:
-        """Several products of the norm of `flat`."""
+        """Compute several products of the norm of `flat`."""
         matrices = [one.packed for one in inner]
         if len(flat) <= MAX_ROWS:
             inputs, options = self._normed(own, flat, orders, len(inner))
@@ -217,7 +217,7 @@ class OwnProducts:
     def _unpacked(
         self, packed: Packed, is_natural: bool = True
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Columns, and their weights in float16, as many at a time as there is space for."""
+        """Yields columns and their float16 weights, as many at a time as there is space for."""
         step = self._space.numel() // packed.rows // TILE
         for begin in range(0, len(packed.words), step):
             end = min(begin + step, len(packed.words))

@@ -1,15 +1,17 @@
-// y = x W for EXL2 weights, up to 8 * TT rows of x, on tensor cores: weights are the A of m16n8k16,
-// x is its B, so that 8 rows of x cost what one costs.
+// y = x W for EXL2 weights and up to 8 * TT rows of x, on tensor cores. The weights are A in
+// m16n8k16, and x is B, so that 8 rows of x cost as much as one.
 //
-// The work, in words of weights, is cut into equal shares, one for each block. Warps of a block
-// split a share along the input rows (WK), or stand side by side over x (WN). A tile that several
-// blocks share is summed by the last of them, in fixed order: results don't depend on timing. So are
-// the tiles of the same columns of gate and up (pair), whose last block also multiplies them.
+// The work, in words of weights, is divided into equal shares, one for each block. The warps of a
+// block split a share along the input rows (WK), or are side by side over x (WN). If several blocks
+// share a tile, the last of them sums it in a fixed order, so results don't depend on timing. The
+// same applies to the tiles of the same columns of gate and up (pair); their last block also
+// multiplies them.
 //
-// TT: rows of x, in eights. WN: warps side by side, 64 columns each. WK: warps along the input
-// rows. STAGES: chunks in flight. PDL: begin before the kernel before has ended (compute
-// capability 9.0). STAGED: x is in its natural order and maybe not normalized; a block copies what it
-// needs of x to shared memory, in the order of the weights' rows, before it multiplies. For few rows.
+// TT: rows of x, in groups of eight. WN: warps side by side, 64 columns each. WK: warps along the
+// input rows. STAGES: chunks in flight. PDL: begin before the previous kernel has ended (compute
+// capability 9.0). STAGED, for few rows: x is in its natural order and may not be normalized.
+// Before multiplying, a block copies the part of x that it needs to shared memory, in the order of
+// the weights' rows.
 #ifndef PDL
 #define PDL 0
 #endif
@@ -18,7 +20,7 @@
 #endif
 #define MINB (TT == 1 && WN * WK < 16 ? 16 / (WN * WK) : 1)  // at most 128 registers for few rows
 #define PAIRED (TT == 1)  // whether a launch may have a pair
-#define SCALE_ACC (TT <= 2)  // scales on sums of few rows, on weights of many
+#define SCALE_ACC (TT <= 2)  // scale the sums for few rows, the weights for many
 
 #include <instructions.cuh>
 
@@ -27,12 +29,12 @@
 
 struct Params {
     Mat m[3];
-    float* ws;      // sums of shared tiles: two places for each block, or, of pairs, one for each
+    float* ws;      // sums of shared tiles: two places for each block or, for pairs, one for each
                     // block and tile
-    u32* counters;  // of shares of a tile, or of a pair, that are done; 0 between launches
+    u32* counters;  // of finished shares of a tile or a pair; 0 between launches
     u32 num, total, rows,
-        slot;  // matrices; words a column of all; of x; bytes of a stage's weights
-    u32 pair;  // whether out of the first matrix is silu(x W0) * x W1
+        slot;  // matrices; words per column of all; of x; bytes of a stage's weights
+    u32 pair;  // whether the first matrix's out is silu(x W0) * x W1
     // only if STAGED
     float eps;          // of the norm
     const u32* weight;  // of the norm, or null
@@ -119,14 +121,14 @@ DEV Sharers sharers(const Params& p, const Mat& m, u32 tile, u32 blocks) {
             quotient((u64)(last + 1) * blocks - 1, p.total)};
 }
 
-// Copies columns of x, those of the weights' chunks k0 to k1, to `to`: 32 of each row for each
-// chunk. With p.weight they are those of x's RMSNorm; as in between.cu, x is clamped. Only weights
-// and orders are read before the kernel before has ended.
+// Copies the columns of x for the weights' chunks k0 to k1 to `to`: 32 of each row for each chunk.
+// With p.weight, they are columns of x's RMSNorm; as in between.cu, x is clamped. Only weights and
+// orders are read before the previous kernel has ended.
 DEV void stage(const Params& p, const Mat& m, u32 k0, u32 k1, u32* to, bool& waited) {
     const u32 tid = threadIdx.x, threads = WN * WK * 32, warps = WN * WK, num = (k1 - k0) * 4;
     U4* const x = (U4*)to;                            // 8 columns each
     U4* const weights = x + m.chunks * p.rows * 4;    // of the norm
-    float* const sums = (float*)(weights + m.chunks * 4);  // of squares, for each row and warp
+    float* const sums = (float*)(weights + m.chunks * 4);  // of squares, per row and warp
     auto place = [&](u32 i, u32 row) { return (i >> 2) * p.rows * 4 + row * 4 + (i & 3); };
     for (u32 i = tid; i < num; i += threads) {
         const U4* const from = (const U4*)m.perm + (k0 * 4 + i) * 2;
@@ -187,7 +189,7 @@ DEV void stage(const Params& p, const Mat& m, u32 k0, u32 k1, u32* to, bool& wai
 KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
     SHARED;
     const bool pair = PAIRED && p.pair;
-    SHARED_WORD(flag);  // whether this block is the last of a tile's
+    SHARED_WORD(flag);  // whether this block is the last one of a tile
     const u32 tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, wn = warp % WN, kg = warp / WN;
     const u32 block = blockIdx.x, blocks = gridDim.x;
     const u32 g = lane >> 2, t4 = lane & 3;
@@ -199,7 +201,7 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
     bool waited = false;
     const u32 ring_size = WK * STAGES * stage_size, sums_size = WK * TT * 8 * WN * 256;
     u32* const xs_all = (u32*)(smem + (ring_size > sums_size ? ring_size : sums_size));
-    const u32* staged = nullptr;  // the order of what is there, and its chunks
+    const u32* staged = nullptr;  // the order of the staged rows, and their chunks
     u32 staged0 = 0, staged1 = 0;
 
     while (at.m < p.num &&
@@ -217,7 +219,7 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
         if (k0 >= k1) continue;
 
         const u32 a = k0 + (k1 - k0) * kg / WK, e = k0 + (k1 - k0) * (kg + 1) / WK;
-        const u32 column = tile * WN + wn;  // in 64s
+        const u32 column = tile * WN + wn;  // in units of 64
         const bool active = WN == 1 || column * 64 < m.n;
         const u32* const wt = m.w + (u64)column * m.cost * 64;
         const u32* const sc = m.scale + column * 8;
@@ -405,10 +407,10 @@ KERNEL(WN * WK * 32, MINB) multiply(CONSTANT Params p) {
             }
             *(U2*)o = U2{
                 {pack(sat(v.v[0]), sat(v.v[1])),
-                 pack(sat(v.v[2]), sat(v.v[3]))}};  // the residual of a deep model may pass 65504
+                 pack(sat(v.v[2]), sat(v.v[3]))}};  // a deep model's residual may exceed 65504
         };
         F4* const ws = (F4*)p.ws;
-        // From one share to the next, either the block or the tile is another: no two shares of a
+        // From one share to the next, either the block or the tile changes, so no two shares of a
         // launch have the same sum of both.
         auto sums = [&](const Mat& of, u32 of_block, bool begins) {
             return ws + (pair ? of_block + of.tile0 + tile : of_block * 2 + begins) * space;

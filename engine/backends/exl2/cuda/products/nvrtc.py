@@ -100,7 +100,7 @@ class Code:
             if code := path.read_bytes():
                 return code
         code = self._compiler.compile(name, options_of(self._capability, macros))
-        with contextlib.suppress(OSError):  # where it can't be kept, each start compiles
+        with contextlib.suppress(OSError):  # if the code can't be kept, each start compiles it
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
                 file.write(code)
@@ -108,7 +108,7 @@ class Code:
         return code
 
     def _path(self, name: str, macros: Mapping[str, int]) -> pathlib.Path:
-        """By source, options and circumstances."""
+        """The file for a source with these options and circumstances."""
         parts = [*self._circumstances, name, *options_of(self._capability, macros)]
         parts += [(HERE / file).read_text() for file in (name, *HEADERS)]
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -127,8 +127,8 @@ def options_of(capability: tuple[int, int], macros: Mapping[str, int]) -> list[s
 def _load() -> ctypes.CDLL:
     for file in _files():
         with contextlib.suppress(OSError):
-            # NVRTC looks for its built-in functions in the system's folders only, unless they are
-            # loaded already.
+            # NVRTC searches only the system's folders for its built-in functions, unless they are
+            # already loaded.
             for part in sorted(file.parent.glob("libnvrtc-builtins*.so*")):
                 ctypes.CDLL(str(part), ctypes.RTLD_GLOBAL)
             return ctypes.CDLL(str(file))
@@ -136,7 +136,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _files() -> list[pathlib.Path]:
-    """Where torch's wheels and torch itself have NVRTC, followed by the system's NVRTC."""
+    """The files of NVRTC in torch's wheels and in torch itself, followed by the system's NVRTC."""
     places = [pathlib.Path(path, "nvidia") for path in sys.path]
     places.append(pathlib.Path(torch.__file__).parent / "lib")
     patterns = ("cu*/lib/libnvrtc.so.*", "cuda_nvrtc/lib/libnvrtc.so.*", "libnvrtc*.so*")

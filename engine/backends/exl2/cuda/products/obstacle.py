@@ -31,7 +31,7 @@ def obstacle(config: ModelConfig, model: Any, has_passes: bool, index: int) -> s
     index of its GPU.
     """
     if config.products == "exllamav2":
-        return "set so"
+        return "chosen in the settings"
     return _of_settings(config) or _of_gpu(has_passes, index) or _of_model(config, model)
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 CHUNK = 32  # rows
 TILE = 64  # columns
 MAX_RUNS = 6
-SLAB = 2**24  # codes that are laid out at once: a byte each, and a few times that in between
+SLAB = 2**24  # codes laid out at once: one byte each, and temporarily a few times that
 
 
 class Unsuitable(ValueError):
@@ -84,12 +84,12 @@ def read_groups(numbers: Sequence[int], num_words: int) -> tuple[tuple[int, int]
 
 
 def _pairs(bits: int) -> tuple[int, list[list[CodeBits]]]:
-    """Words of a set, and the pieces of each pair of rows in it. They are those of the row in the
-    low halves; the other row's are 16 bits higher.
+    """Returns the number of words in a set, and the pieces of each pair of rows in it. The pieces
+    are those of the row in the low halves; the other row's are 16 bits higher.
     """
     match bits:
         case 3 | 5:
-            whole = 15 // bits  # codes in a half; its last bit is one of the last code's
+            whole = 15 // bits  # codes in a half; the half's last bit belongs to the last code
             pairs = [[CodeBits(i // whole, i % whole * bits, 0, bits)] for i in range(15)]
             return bits, [*pairs, [CodeBits(bit, 15, bit, 1) for bit in range(bits)]]
         case 6:
@@ -102,7 +102,7 @@ def _pairs(bits: int) -> tuple[int, list[list[CodeBits]]]:
 
 
 def _places(bits: int) -> list[list[CodeBits]]:
-    """The pieces of each of a chunk's 32 rows, in a column of exllamav2's."""
+    """Returns the pieces of each of a chunk's 32 rows, in a column of exllamav2's layout."""
     if bits == 8:
         return [[CodeBits(row // 4, row % 4 * 8, 0, 8)] for row in range(CHUNK)]
     words, pairs = _pairs(bits)
@@ -176,7 +176,7 @@ def _permuted(scales: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
 
 
 def _lay_out(matrix: Matrix, runs: Sequence[Run], columns: torch.Tensor | None) -> torch.Tensor:
-    """The words, (tiles, words of a tile), int32."""
+    """Returns the words, (tiles, words of a tile), int32."""
     cost, width = matrix.words.shape
     num_tiles = -(-width // TILE)
     device = matrix.scales.device  # the words may be on the host
@@ -195,7 +195,7 @@ def _lay_out(matrix: Matrix, runs: Sequence[Run], columns: torch.Tensor | None) 
 
 
 def _codes(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """(chunks, 32, columns), uint8, of exllamav2's words of one run."""
+    """Returns the codes in exllamav2's words of one run, (chunks, 32, columns), uint8."""
     chunks = words.view(-1, bits, words.shape[1])
     codes = torch.zeros(
         (len(chunks), CHUNK, words.shape[1]), dtype=torch.uint8, device=words.device
@@ -208,10 +208,10 @@ def _codes(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _tiles(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """(tiles, words) of one run's codes."""
+    """Returns one run's codes in words, (tiles, words)."""
     chunks, tiles = len(codes), codes.shape[2] // TILE
     num_words, pairs = _pairs(bits)
-    # A lane is (column / 8, row / 8); its pairs of rows stand column after column.
+    # A lane is (column / 8, row / 8); its pairs of rows are stored column by column.
     lanes = codes.view(chunks, 4, 4, 2, tiles, 8, 8).permute(4, 0, 5, 1, 6, 2, 3)
     sets = lanes.reshape(tiles, chunks, CHUNK, -1, len(pairs), 2)
     words = torch.zeros((*sets.shape[:4], num_words), dtype=torch.int32, device=codes.device)
@@ -221,7 +221,7 @@ def _tiles(codes: torch.Tensor, bits: int) -> torch.Tensor:
                 part = sets[..., i, half].int() >> piece.low & (1 << piece.number) - 1
                 words[..., piece.word] |= part << piece.bit + 16 * half
     lane_words = words.view(tiles, chunks, CHUNK, 2 * bits)
-    # Four words of each lane after another, so that a warp reads 512 bytes in a row.
+    # Four words of one lane follow four of another, so that a warp reads 512 contiguous bytes.
     whole = bits // 2 * 4
     fours = lane_words[..., :whole].view(tiles, chunks, CHUNK, -1, 4).transpose(2, 3).flatten(2)
     return torch.cat((fours, lane_words[..., whole:].flatten(2)), -1).flatten(1)

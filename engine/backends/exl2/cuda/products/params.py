@@ -152,7 +152,7 @@ def num_tiles(params: Multiply) -> int:
 
 def shared_bytes(params: Multiply, tiling: Tiling) -> int:
     """Returns the number of bytes of shared memory for a block. This memory holds the ring of
-    chunks first, and the sums of the warps later. Staged rows of x are beside them.
+    chunks first, and the sums of the warps later. Staged rows of x are stored beside them.
     """
     stage = tiling.WN * int(params.slot) + (0 if tiling.STAGED else tiling.TT * 512)
     sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4

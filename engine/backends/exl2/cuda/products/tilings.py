@@ -5,12 +5,12 @@
 from switchyard.engine.backends.exl2.cuda.products.params import Tiling
 
 FEW_ROWS, MAX_ROWS = 8, 64
-PAIRED_ROWS = FEW_ROWS  # the most with which the product of gate and up also activates
-STAGED_ROWS = 2  # the most rows that a product puts into order itself, up to FEW_ROWS
+PAIRED_ROWS = FEW_ROWS  # maximum rows for which the product of gate and up also activates
+STAGED_ROWS = 2  # maximum rows that a product puts into order itself, up to FEW_ROWS
 STAGED_NUMBERS = 2 * 4096  # of x and of the norm's weight, in shared memory; more took longer
 
-# By the most rows: for launches of few tiles, and for those with a tile or more for each
-# multiprocessor.
+# By maximum number of rows: the tilings for launches of few tiles, and for launches with at least
+# one tile for each multiprocessor.
 TILINGS = {
     FEW_ROWS: (Tiling(1, 1, 8, 4, -2), Tiling(1, 1, 4, 6, -4)),
     16: (Tiling(2, 1, 8, 4, -1), Tiling(2, 4, 4, 4, -1)),

@@ -1,10 +1,10 @@
-// Weights as float16 numbers, bit for bit exllamav2's, for passes of many rows: cuBLAS multiplies
-// by them. One warp unpacks a chunk.
+// Weights as float16 numbers, equal to exllamav2's bit for bit. In passes of many rows, cuBLAS
+// multiplies by them. One warp unpacks a chunk.
 #include <instructions.cuh>
 
 #include <weights.cuh>
 
-// perm: the natural place of each row, or null: rows stay in the permuted order.
+// perm: the natural place of each row; if null, rows stay in the permuted order.
 struct Unpack {
     Mat m;
     const int* perm;

@@ -1,14 +1,14 @@
-// Weights as packing.py lays them out, and how a lane decodes its part of them.
+// The weights in packing.py's layout, and how a lane decodes its part of them.
 //
 // A tile has 64 columns. It is a stream of chunks of 32 rows, in the permuted order. A chunk of
-// `bits` bits is 64 * bits words: 2 * bits for each lane, read 16 bytes at a time. Lane (g, t) =
-// (lane / 4, lane % 4) has rows 8t to 8t + 7 of columns 8g to 8g + 7, so that one word has its
-// scales, and 16 bytes of x its activations.
+// `bits` bits has 64 * bits words: 2 * bits for each lane, read 16 bytes at a time. Lane (g, t) =
+// (lane / 4, lane % 4) has rows 8t to 8t + 7 of columns 8g to 8g + 7, so that one word contains its
+// scales, and 16 bytes of x contain its activations.
 
 struct Run {
     u32 start;   // its first chunk
     u32 bits;    // of a code
-    u32 prefix;  // words a lane of a column's chunks before it, halved: the sum of their bits
+    u32 prefix;  // half of a lane's words in a column's earlier chunks: the sum of their bits
     u32 group;   // its first group of rows with a scale
     u32 shift;   // log2 of the chunks in a group
 };
@@ -20,14 +20,14 @@ struct Mat {
     char* out;
     const u32* perm;         // the column of x for each row of the weights; only if STAGED
     u32 n, chunks, cost;     // columns; chunks of a column; the sum of their bits
-    u32 base, tiles, tile0;  // among a launch's: the first word, halved; tiles; the first tile
+    u32 base, tiles, tile0;  // in a launch: half the first word's index; tiles; the first tile
     u32 num_runs, ldx, ldo;  // bytes between rows of x, of out
-    u32 add;                 // whether to add to what out holds
+    u32 add;                 // whether to add to the content of out
     Run runs[6];
 };
 
-// Codes as float16 numbers around 0: the two halves of a word are two rows. A code's bits in the
-// mantissa of 1024 make 1024 + code; where they stand higher, a product moves them down.
+// Codes as float16 numbers around 0. The two halves of a word are two rows. A code's bits in the
+// mantissa of 1024 give 1024 + code; if they are higher up, a multiplication moves them down.
 #define H2(x) ((x) * 0x10001u)
 DEV void dq2(u32 q, u32* d) {  // 8 pairs
     d[0] = sub2(pick<0x00030003>(q), H2(0x6402));
@@ -103,7 +103,7 @@ DEV void read(const char* chunk, u32 lane, u32* q) {
 }
 
 // Columns 2i and 2i + 1 of a lane's 8, to d[8 * (i & 1)] and the 7 words after it: four pairs of
-// rows of each column. Odd widths decode four columns at once, where i is even.
+// rows for each column. Odd widths decode four columns at once, when i is even.
 template <int BITS>
 DEV void decode(const u32* q, int i, u32* d) {
     constexpr int all = 2 * BITS;
