@@ -204,8 +204,8 @@ class Settings(OperationSettings, TableSettings):
         for origin in value:
             if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin, re.I | re.ASCII):
                 raise ValueError(
-                    f"{origin!r} must be SCHEME://HOST or SCHEME://HOST:PORT, such as"
-                    " https://example.org, without a / at its end; or *"
+                    f"{origin!r} must be * or an origin such as https://example.org"
+                    " (SCHEME://HOST or SCHEME://HOST:PORT, without a trailing slash)"
                 )
         return [origin.lower() for origin in value]
 

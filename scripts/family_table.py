@@ -41,7 +41,7 @@ def row(family: str) -> list[str]:
         NAMES[family],
         f"{kind}, {len(tokens):,} tokens",
         "written for the tests" if template is None else "its own",
-        f"`{found}`" if (found := opening(family)) else "the server's form",
+        f"`{found}`" if (found := opening(family)) else "the server's format",
         "`<think>`" if "<think>" in (template or "") else "",
         "" if gap is None else f"`{gap.tokens[0]}`",
         "in each run" if family in families.EACH_RUN else "by `scripts/test-tokenizers`",

@@ -139,7 +139,7 @@ class Upstream:
 
 
 class Incoming:
-    """An answer whose head has arrived. Only one thread at a time may use it, except for `drop`."""
+    """A response whose headers have arrived. Only one thread at a time may use it, except for `drop`."""
 
     def __init__(
         self, answer: requests.Response, url: str, connection: socket.socket | None

@@ -201,7 +201,7 @@ def _receive(kind: type[Request]) -> Request:
 
 
 def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
-    """The tokens of a text, encoded as a prompt. Raises Rejected, which names `name`."""
+    """The tokens of a text, encoded as a prompt. Raises Rejected with `name` as its parameter."""
     model = services().models.get()
     try:
         return model.tokenizer.encode(text, model.max_told, add_bos=add_bos, parse_special=True)

@@ -1,4 +1,4 @@
-"""Refuses parts of a JSON schema that can't be enforced, and names their place. Pure."""
+"""Refuses parts of a JSON schema that can't be enforced, and reports where they are. Pure."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
