@@ -61,7 +61,6 @@ class Generator(HeldGenerator):
         self.budget.begin(self.most_prompt_tokens())
         if not self.paged:
             drawn = self.draw_held()
-            self.make_way()
             num_rows = sum(len(job.sequences) for job in self.decoding())
             self._work.note_pass(num_rows, num_rows)
             rest = self.iterate_by_library()
@@ -105,6 +104,7 @@ class Generator(HeldGenerator):
 
     def _iterate(self) -> list[Result]:
         started: list[dict[str, Any]] = []
+        self.retry_short()
         self.start_returning()
         self.iterate_start_jobs(started)
         results = of_library(started)

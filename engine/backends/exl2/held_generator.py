@@ -76,10 +76,3 @@ class HeldGenerator(PagingGenerator):
                 job.deallocate_pages()
                 self.active_jobs.remove(job)
         return results
-
-    @torch.inference_mode()
-    def make_way(self) -> None:
-        """Lets a parked job return. Call this before `iterate_by_library`."""
-        self.start_returning()
-        for job in self.active_jobs:
-            job.is_short = False

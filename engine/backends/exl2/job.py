@@ -95,7 +95,7 @@ class Exl2Job(PagedJob):
 
     def is_prefill_done(self) -> bool:
         """Whether the generator may decode this job."""
-        return self.held is None and not self.is_short and super().is_prefill_done()
+        return self.held is None and super().is_prefill_done()
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Draw from `logits`, (sequences, 1, padded vocabulary), or hold these logits."""
