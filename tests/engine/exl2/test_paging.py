@@ -120,7 +120,7 @@ def parked(backend):
 
 
 ENDS = {
-    "cancelled": lambda backend: [backend.cancel(name) for name in "abcd"],
+    "cancelled": lambda backend: [backend.cancel(name) for name in "abcde"],
     "failed together": lambda backend: backend.reset(),
     "lost by the engine": lambda backend: backend.reconcile([]),
 }
@@ -133,6 +133,7 @@ def test_parked_jobs_that_end_leave_nothing(opened, end):
     started = [*backend._jobs.values()]
     rules = [rule for one in started for rule in one.sampler.rules]
     until(backend, lambda: len(parked(backend)) > 1)
+    backend.enqueue(of("e"))  # has not started
     closed, num_sampled = [], [one.num_sampled for one in started]
     for rule in rules:
         rule.close = lambda rule=rule: closed.append(rule)
@@ -326,8 +327,10 @@ def test_a_more_urgent_job_gets_the_next_page(opened, is_overlapping, is_cancell
     def waiting():
         return [one.identifier for one in backend._generator.active_jobs if one.is_short]
 
+    start(backend, of("parked", 20), of("returned", 20))
+    until(backend, lambda: backend._jobs["returned"].num_sampled > 70)
     start(backend, of("a", 246, **urgent), of("b", 226, **urgent), of("waits", 196, **urgent))
-    start(backend, of("ends", 10, 14, **urgent), of("parked", 100), of("returned", 100))
+    start(backend, of("ends", 10, 14, **urgent))
     until(backend, waiting)
     assert waiting() == ["waits"] and parked(backend) == ["parked"]
     if is_cancelled:
