@@ -336,10 +336,18 @@ def test_a_more_urgent_job_gets_the_next_page(opened, is_overlapping, is_cancell
     if is_cancelled:
         backend.cancel("returned")
     else:
-        until(backend, lambda: len(parked(backend)) == 2)
+        until(backend, lambda: len(parked(backend)) == 2, limit=40)
     until(backend, lambda: not waiting(), limit=2)
     assert "parked" in parked(backend)
     until(backend, lambda: not backend.num_jobs)
+
+
+def test_a_pairs_second_text_gets_pages_too(opened):
+    backend = opened(4)
+    pair = {"negative_prompt": prompt(1, 246), "sampling": replace(GREEDY, cfg_scale=1.5)}
+    start(backend, of("pair", 20, **pair), of("b"), of("c"))
+    until(backend, lambda: parked(backend), limit=30)
+    assert parked(backend) == ["c"]
 
 
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
