@@ -181,8 +181,8 @@ class ModelConfig:
     fair_wait_factor: float = _option(
         4.0,
         "How long a job may wait while shorter jobs of its client overtake it, as a multiple of its"
-        " fair wait: the client's waiting work when the job arrives. 1: first come, first served. All"
-        " waiting jobs of lower priority together get 1 / (this value + 1) of the work.",
+        " fair wait: the client's waiting work when the job arrives. 1: first come, first served."
+        " All waiting jobs of lower priority together get 1 / (this value + 1) of the work.",
     )
     silence_timeout: float = _option(
         5.0,
