@@ -39,7 +39,7 @@ class OperationSettings(pydantic_settings.BaseSettings):
         " the roles `metrics` and `admin` (`key`). With a `keys_file`, the default is `key`.",
     )
 
-    ui: bool = Field(True, description="Serve a page with a chat and the server's state at `/`.")
+    ui: bool = Field(True, description="At `/`, serve a page with a chat and the server's state.")
     max_viewers: int = Field(
         100,
         ge=1,

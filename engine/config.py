@@ -96,7 +96,7 @@ class ModelConfig:
     replicas: int = _option(
         1,
         "Number of engines that serve the model together. Each is a process with its own copy of"
-        " the weights, on an equal part of the GPUs.",
+        " the weights, on an equal share of the GPUs.",
     )
     backend: Library = _option(  # noqa: RUF009
         "auto",
@@ -109,12 +109,12 @@ class ModelConfig:
     )
     rope_scale: float | None = _option(
         None,
-        "Divisor of token positions, which extends the context of models that were trained with it."
+        "Divide token positions by this number, to extend the context of models trained with it."
         " GPUs only. Default: the model's.",
     )
     rope_alpha: float | None = _option(
         None,
-        "NTK scaling factor of the rotary embedding, which extends the context without training."
+        "NTK scaling factor of the rotary embedding, to extend the context without training."
         " GPUs only. Default: none.",
     )
     cache_tokens: int | Literal["auto"] = _option(
@@ -166,12 +166,12 @@ class ModelConfig:
     )
     max_batch_size: int = _option(32, "Maximum number of jobs that generate at the same time.")
     max_pending: int = _option(
-        64, "Maximum number of jobs waiting for a place in the batch; the next is refused with 429."
+        64, "Maximum number of jobs waiting for a place in the batch; more are refused with 429."
     )
     max_pending_tokens: int = _option(
         131072,
-        "Maximum number of prompt tokens of all waiting jobs together; a job beyond this is refused"
-        " with 429, unless no other job waits.",
+        "Maximum number of prompt tokens of all waiting jobs together; jobs beyond this limit are"
+        " refused with 429, unless no other job waits.",
     )
     max_priority: int = _option(
         0,
@@ -201,7 +201,7 @@ class ModelConfig:
     max_chunk_size: int | None = _option(
         None,
         "Maximum number of prompt tokens in one iteration while jobs are decoded. Default: 2048 on"
-        " a GPU, otherwise 128. The number starts at 512 (64 without a GPU) and doubles with each"
+        " a GPU, otherwise 128. The limit starts at 512 (64 without a GPU) and doubles with each"
         " iteration in which a prompt waits.",
     )
     max_gap_ms: float | None = _option(

@@ -75,8 +75,8 @@ class Sampling:
     repetition_penalty: float = _parameter(
         1.0,
         "penalize",
-        "Positive logits of tokens in the prompt or completion are divided by this value; negative"
-        " ones are multiplied by it.",
+        "Divides positive logits of tokens in the prompt or completion, and multiplies negative"
+        " ones.",
         ge=0.1,
         le=10,
     )
@@ -206,7 +206,7 @@ class Sampling:
         False, "shape", "Apply the temperature after all filters instead of before them."
     )
     top_k: int = _parameter(
-        0, "filter", "Keep this number of tokens with the highest probabilities.", ge=0, le=100_000
+        0, "filter", "Keep this many of the most probable tokens.", ge=0, le=100_000
     )
     top_p: float = _parameter(
         1.0,

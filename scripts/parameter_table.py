@@ -24,8 +24,8 @@ from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # n
 PAGE = ROOT / "docs" / "parameters.md"
 HEAD = """# Parameters
 
-`scripts/parameter_table.py` generates this page from the code that checks requests. Parameters that
-are not listed here are refused, with an error that names them. A `null` leaves a parameter unset.
+`scripts/parameter_table.py` generates this page from the code that checks requests. Parameters not
+listed here are refused, with an error that names them. `null` leaves a parameter unset.
 [api.md](api.md) explains how parameters work together.
 
 The "endpoints" column uses these words:

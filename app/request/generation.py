@@ -89,9 +89,8 @@ class Generation(Constrained, Sampled):
         0,
         ge=0,
         lt=2**31,
-        description="Minimum number of new tokens. No stop token or stop string ends the text"
-        " earlier. A stop string takes effect only if it ends in the last of these tokens or later."
-        " Refused if above the maximum.",
+        description="Minimum number of new tokens. Stop tokens have no effect earlier, nor do stop"
+        " strings that end before the last of these tokens. Refused if above the maximum.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Continue after the model's own end tokens."

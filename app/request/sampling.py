@@ -88,8 +88,8 @@ class Sampled(Parameters):
     ] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. Mirostat replaces filters such as"
-        " `top_p`; the response lists the replaced filters that the request sets. Version 1 is"
-        " refused, as is greedy sampling with mirostat.",
+        " `top_p`; the response lists those that the request sets. Version 1 is refused, as is"
+        " greedy sampling with mirostat.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
     mirostat_eta: float = _parameter("mirostat_eta")

@@ -26,8 +26,8 @@ class Scored(Generation):
     )
     return_tokens_as_token_ids: bool = Field(
         False,
-        description="Logprobs show tokens in the format `token_id:17` instead of as text. Refused"
-        " without `logprobs`.",
+        description="Logprobs show tokens as `token_id:17` instead of text. Refused without"
+        " `logprobs`.",
     )
 
     @property
