@@ -99,7 +99,7 @@ class Sampling:
     frequency_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Subtracted from a token's logit for each occurrence of the token in the completion.",
+        "Subtracted from a token's logit for each occurrence in the completion.",
         ge=-2,
         le=2,
     )

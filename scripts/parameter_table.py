@@ -33,15 +33,14 @@ The "endpoints" column uses these words:
 NEUTRAL_HEAD = """
 ## Parameters without effect
 
-Some clients send these parameters with values that have no effect. The server accepts these values
-and lists the parameter in the header `X-Switchyard-Ignored`. It refuses other values.
+The server accepts these parameters with the values below, which have no effect, and lists them in
+the header `X-Switchyard-Ignored`. It refuses other values.
 """
 NAMES_HEAD = """
 ## Other names
 
 Every endpoint that generates also accepts its parameters under the names that other servers use.
-If a request sets a parameter under two names to different values, it gets a 400 that mentions both
-names.
+A request that sets a parameter under two names to different values gets a 400 that names both.
 """
 WORDS = {
     "all": (

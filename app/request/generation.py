@@ -108,8 +108,7 @@ class Generation(Constrained, Sampled):
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
         description="The same seed, prompt and parameters give the same text, except for small"
-        " rounding differences that depend on batch and cache; choice k of n uses"
-        " seed + k. -1: none.",
+        " rounding differences due to batch and cache. Choice k of n uses seed + k. -1: none.",
     )
     stream: bool = Field(False, description="Send the text as it is generated; see Streaming.")
     stream_options: StreamOptions | None = Field(
