@@ -85,7 +85,7 @@ class ModelSettings(pydantic.BaseModel):
         "auto",
         description="Syntax of the model's tool calls: "
         + ", ".join(f"`{name}`" for name in FORMATS)
-        + ", or `auto`: the syntax that its chat template shows.",
+        + ", or `auto`: the syntax that the chat template shows.",
     )
     reasoning_start: str = Field(
         "<think>",

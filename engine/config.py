@@ -225,7 +225,7 @@ class ModelConfig:
     )
     default_stop_on_loop: bool | None = _option(
         None,
-        "Default `stop_on_loop` of requests. Default: `true` where neither the request nor"
+        "Default `stop_on_loop` of requests. Default: `true` if neither the request nor"
         " `default_max_tokens` limits the new tokens.",
     )
 

@@ -57,8 +57,8 @@ def _list_of(name: str, more: str, max_length: int) -> Any:
 
 class Sampled(Parameters):
     kinds: ClassVar[dict[str, str]] = {
-        "logit_bias": f"must have at most {MAX_BIASED} token ids, each a string, with numbers from"
-        " -100 to 100"
+        "logit_bias": f"must map at most {MAX_BIASED} token ids, as strings, to numbers from -100"
+        " to 100"
     }
 
     temperature: float = _parameter("temperature")
@@ -254,10 +254,10 @@ class Sampled(Parameters):
             off = (default, -1) if name == "top_k" else (default,)
             if name in self.model_fields_set and getattr(self, name) not in off:
                 if not neutral.is_telling():
-                    raise BadRequest(f"{name}: mirostat replaces it", name)
+                    raise BadRequest(f"{name} can't be combined with mirostat", name)
                 neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
-            raise BadRequest("temperature: mirostat can't be greedy", "temperature")
+            raise BadRequest("temperature: mirostat needs at least 0.01", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         """The parameters that need no tokenizer. Defaults come from `config`."""
