@@ -257,7 +257,7 @@ class Sampled(Parameters):
                     raise BadRequest(f"{name} can't be combined with mirostat", name)
                 neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
-            raise BadRequest("temperature: mirostat needs at least 0.01", "temperature")
+            raise BadRequest("temperature: must be at least 0.01 with mirostat", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         """The parameters that need no tokenizer. Defaults come from `config`."""
