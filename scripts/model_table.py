@@ -94,11 +94,11 @@ def text() -> str:
 def of_exl3() -> str:
     rows = {
         "served on one GPU": exl3.PLAIN,
-        "refused for now, because they keep state for each text": exl3.STATEFUL,
+        "refused for now, because they keep a state for each sequence": exl3.STATEFUL,
         "refused: other caches, images, draft models, other tensor names": exl3.OTHERS,
         "refused settings": exl3.REFUSED,
     }
-    lines = ["| | `architectures` of `config.json` |", "|---|---|"]
+    lines = ["| | `architectures` in `config.json` |", "|---|---|"]
     for label, names in rows.items():
         lines.append(f"| {label} | {', '.join(f'`{name}`' for name in names)} |")
     return "\n".join(lines) + "\n"

@@ -24,24 +24,23 @@ from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # n
 PAGE = ROOT / "docs" / "parameters.md"
 HEAD = """# Parameters
 
-`scripts/parameter_table.py` writes this page from the code that checks requests. Any other
-parameter is refused, with an error that names it. `null` means that a parameter is unset.
+`scripts/parameter_table.py` generates this page from the code that checks requests. Parameters not
+listed here are refused, with an error that names them. `null` leaves a parameter unset.
 [api.md](api.md) explains how parameters work together.
 
-The column "endpoints" uses these words:
+The "endpoints" column uses these words:
 """
 NEUTRAL_HEAD = """
 ## Parameters without effect
 
-Some clients send these parameters with values that have no effect. These values are accepted, and
-the header `X-Switchyard-Ignored` lists the parameter. Other values are refused.
+The server accepts these parameters with the values below, which have no effect, and lists them in
+the header `X-Switchyard-Ignored`. It refuses other values.
 """
 NAMES_HEAD = """
 ## Other names
 
 Every endpoint that generates also accepts its parameters under the names that other servers use.
-If a parameter is set under two names with different values, the request gets a 400 that names
-both.
+A request that sets a parameter under two names to different values gets a 400 that names both.
 """
 WORDS = {
     "all": (

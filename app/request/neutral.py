@@ -1,6 +1,6 @@
-"""Parameters without effect, which are accepted and listed in the answer. Each request has its own
-context. A neutral value has no effect, such as 0 for a penalty that this server doesn't have. The
-tables group fields by the clients that send them, and each wire format chooses its tables.
+"""Parameters without effect, which are accepted and listed in the response. Each request has its
+own context. A neutral value has no effect, such as 0 for a penalty that this server doesn't have.
+The tables group fields by the clients that send them, and each wire format chooses its tables.
 """
 
 import re
@@ -17,7 +17,7 @@ Table = Mapping[str, Values]
 ANY: Values = (...,)  # every value is neutral: the field is a hint, or a client's own note
 OFF, ON, ZERO, ONE = (False,), (True,), (0, 0.0), (1, 1.0)
 _BUDGETS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget")
-# Options of streams that a stream always or never has.
+# Stream options that have no effect where streams don't implement them.
 _STREAMED = ("include_obfuscation", "include_usage")
 
 # Fields of OpenAI's API, and of servers and libraries that use this API.
@@ -55,7 +55,7 @@ SERVERS: Table = {
     "usage": ({"include": True}, {"include": False}, {}),
 }
 
-# Fields for vLLM's reports about tokens, and for llama.cpp's timings in a stream.
+# Fields that request vLLM's details about tokens, and llama.cpp's timings in a stream.
 SCORES: Table = {"prompt_logprobs": (), "return_token_ids": OFF, "return_tokens_as_token_ids": OFF}
 RUNNING: Table = {"timings_per_token": (False, True)}
 
@@ -163,24 +163,26 @@ def end() -> None:
 
 
 def is_telling() -> bool:
-    """Whether this thread has a request whose answer will list the parameters without effect."""
+    """Whether this thread has a request whose response will list the parameters without effect."""
     return _told.get() is not None
 
 
 def note(name: str) -> None:
-    """Adds a field's name to those in the answer. A name that is unsafe in a header becomes `?`."""
+    """Adds a field's name to those that the response lists. A name that is unsafe in a header
+    becomes `?`.
+    """
     if (of_request := _told.get()) is not None:
         of_request.names[name if _NAME.fullmatch(name) else "?"] = None
 
 
 def takes_unknown() -> bool:
-    """Whether unknown parameters are listed in the answer instead of being refused."""
+    """Whether unknown parameters are listed in the response instead of being refused."""
     of_request = _told.get()
     return of_request is not None and of_request.takes_unknown
 
 
 def told() -> str:
-    """The names, joined by commas, in at most MAX_TOLD characters."""
+    """The noted names, joined by commas, in at most MAX_TOLD characters."""
     of_request = _told.get()
     text = ",".join(of_request.names) if of_request is not None else ""
     return text if len(text) <= MAX_TOLD else text[: text.rindex(",", 0, MAX_TOLD - 4)] + ",..."

@@ -1,4 +1,4 @@
-"""Prompts as tokens. Pure."""
+"""Prompts in the form of tokens. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt, and tokens that end its generation besides the model's own end tokens."""
+    """A prompt, and the tokens that end its generation in addition to the model's own."""
 
     token_ids: tuple[int, ...]
     ends: tuple[int, ...] = ()
@@ -18,7 +18,7 @@ def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
     """The prompt as a tuple. Raises PromptTooLong if it has more than `max_tokens` tokens."""
     if len(token_ids) > max_tokens:
         raise engine.PromptTooLong(
-            f"the prompt has {len(token_ids)} tokens, more than the {max_tokens} of the context",
+            f"the prompt has {len(token_ids)} tokens, but the context holds only {max_tokens}",
             "prompt",
             len(token_ids),
             limit=max_tokens,
