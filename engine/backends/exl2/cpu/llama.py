@@ -151,8 +151,8 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
 
 
 def _rotations(config: ExLlamaV2Config, rope: Rope) -> torch.Tensor:
-    """Complex rotation of each pair of a head's numbers, by position: (positions, 1, head_dim / 2).
-    Raises ModelError.
+    """The complex rotation of each pair of numbers in a head, by position: (positions, 1, head_dim
+    / 2). Raises ModelError.
     """
     theta = config.rotary_embedding_base
     found, scale = frequencies(rope, theta, config.head_dim, config.max_seq_len, torch.float64)

@@ -72,7 +72,9 @@ class GuessingGenerator(Generator):
         return True
 
     def _check(self, jobs: Sequence[Exl2Job], guesses: Sequence[list[int]]) -> torch.Tensor:
-        """Logits after the latest token and after each guess, (jobs, 1 + guesses, vocabulary)."""
+        """Returns logits after the latest token and after each guess, (jobs, 1 + guesses,
+        vocabulary).
+        """
         length = 1 + self._number
         token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
         positions = []
@@ -145,7 +147,7 @@ class GuessingGenerator(Generator):
 
 
 def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
-    """Whether the job's next token can be drawn; otherwise its logits are held."""
+    """Returns whether the job's next token can be drawn; if not, holds its logits."""
     if job.sampler.begin():
         return True
     job.hold(logits)
@@ -153,7 +155,9 @@ def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
 
 
 def _wait(patience: float, jobs: Sequence[Exl2Job]) -> float:
-    """Wait for the jobs' rules, `patience` seconds at most. Returns the seconds that are left."""
+    """Wait for the jobs' rules for at most `patience` seconds. Returns the seconds that are
+    left.
+    """
     for rule in (rule for job in jobs for rule in job.sampler.rules):
         if patience > 0 and not rule.is_ready:
             begin = time.perf_counter()
