@@ -33,5 +33,5 @@ def explain(error: BaseException) -> BaseException:
     if any(part in message for part in _NO_MEMORY):
         return OutOfMemory(summary)
     if "CUDA error" in message and any(part in message for part in _STICKY):
-        return DeviceLost(f"the device can't be used until the process restarts: {summary}")
+        return DeviceLost(f"the device is lost until the process restarts: {summary}")
     return error
