@@ -31,7 +31,7 @@ from switchyard.errors import SwitchyardError
 
 
 class EngineError(SwitchyardError):
-    """The root of the engine's errors. `param`: the engine's name for the parameter at fault, if
+    """The root of the engine's errors. `param`: the engine's name for the invalid parameter, if
     there is one.
     """
 
@@ -77,7 +77,7 @@ class ConstraintTooSlow(InvalidJob):
 
 
 class PromptTooLong(Rejected):
-    """`prompt_tokens` and `new_tokens` together exceed `limit`. A value of 0 is unknown. For a
+    """`prompt_tokens` and `new_tokens` together exceed `limit`. A value of 0 means unknown. For a
     prompt that was not tokenized completely, `prompt_tokens` is a lower bound.
     """
 

@@ -1,5 +1,5 @@
-"""Makes constraints from clients' JSON schemas, regular expressions, lists of choices and grammars.
-Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
+"""Creates constraints from clients' JSON schemas, regular expressions, lists of choices and
+grammars. Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
 import functools
@@ -64,7 +64,9 @@ def regex(pattern: str) -> Constraint:
 def choice(texts: Sequence[str]) -> Constraint:
     """One of `texts`. Raises InvalidJob."""
     if not texts or "" in texts:
-        raise InvalidJob("there must be at least one choice, and none may be empty", "constraint")
+        raise InvalidJob(
+            "there must be at least one choice, and no choice may be empty", "constraint"
+        )
     # A name in capitals makes it one regular expression: thousands of texts cost one state per
     # step.
     alternatives = " | ".join(map(literal, dict.fromkeys(texts)))
@@ -105,10 +107,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Either a `template`, or JSON that `form` admits. The form must be JSON, because with other
-    forms the lexer may not know whether they have begun. Without an `opening`, the alternatives may
-    be JSON themselves. Their keys must then keep their order and spelling, because otherwise the
-    parser would have to hold back the whole answer. Raises InvalidJob.
+    """Either a `template`, or JSON that `form` admits. The form must be JSON, because the lexer may
+    not know whether other forms have begun. Without an `opening`, the alternatives may be JSON
+    themselves. Their keys must then keep their order and spelling, because otherwise the parser
+    would have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -129,8 +131,8 @@ def template_in_text(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
-    `opening` or, without one, of each alternative. Without a trigger, the whole text is either a
-    template, or a text that does not begin like one, that is, with a brace or a space. Raises
+    `opening` or, without an opening, of each alternative. Without a trigger, the whole text is
+    either a template, or a text that does not begin like one (with a brace or a space). Raises
     InvalidJob.
     """
     if not trigger:
@@ -178,8 +180,8 @@ def _frame(
     special_ids: Mapping[str, int] | None,
     write: Callable[[str], list[str]] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """The rules of a template, which begin with `frame`, and the grammars that they refer to, by
-    name. `write` turns the texts around an alternative's JSON into parts of a rule.
+    """Returns the rules of a template, beginning with `frame`, and the grammars that they refer to,
+    by name. `write` turns the texts around an alternative's JSON into parts of a rule.
     """
     write = write or partial(_text, special_ids=special_ids)
     compiled = [_compiled(schema) for _, schema, _ in alternatives]
@@ -196,7 +198,9 @@ def _frame(
 
 
 def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
-    """Estimated seconds of compilation. Raises InvalidJob for a schema that can't be enforced."""
+    """The estimated seconds of compilation. Raises InvalidJob for a schema that can't be
+    enforced.
+    """
     return _compiled(schema)[1]
 
 

@@ -2,7 +2,7 @@
 vocabulary), float32.
 
 Each filter sets excluded logits to -inf, in place. Tokens that tie at the limit are kept, and at
-least one token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
+least one token is kept. A parameter may be a column, (rows, 1), if the docstring says so.
 
 These filters replace the library's. The library's top_p drops the token that crosses the limit and
 keeps less probable ones, and its min_p and top_a readmit a candidate below the limit.
@@ -117,7 +117,7 @@ def exclude_top_choices(
     logits: torch.Tensor, threshold: float, protected: torch.Tensor | None
 ) -> None:
     """XTC, after its random decision: exclude all tokens with probability >= `threshold` except the
-    least probable one. Excludes none if this would exclude one of the token ids `protected`
+    least probable one. Excludes no tokens if this would exclude one of the token ids `protected`
     (Weidmann 2024, pull request 6335 of text-generation-webui).
     """
     border = logits.logsumexp(-1, keepdim=True) + math.log(threshold)
@@ -205,15 +205,15 @@ def _below_total(points: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
 
 
 def _counts(size: int) -> list[int]:
-    """Numbers of candidates to try in turn."""
+    """The numbers of candidates to try in turn."""
     return [*(count for count in CANDIDATES if count < size), size]
 
 
 def _border(
     logits: torch.Tensor, log_total: torch.Tensor, limits: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least logit that top_p keeps among the `count` most probable tokens, (rows, 1); and the
-    rows, (rows,), whose limit these tokens do not reach.
+    """Returns the lowest logit that top_p keeps among the `count` most probable tokens, (rows, 1),
+    and the rows whose limit these tokens don't reach, (rows,).
     """
     # On a GPU, topk takes twice as long as a sort if it returns the whole row.
     is_all = logits.is_cuda and count == logits.shape[-1]
@@ -234,7 +234,7 @@ def _before(probs: torch.Tensor) -> torch.Tensor:
 
 def _sorted(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (logits, probabilities, token ids) in descending order of probability. Leaves out
-    tokens of negligible probability except two, which the last differences need.
+    tokens of negligible probability except two, which are needed for the last differences.
     """
     probs = logits.softmax(-1)
     count = int((probs > NEGLIGIBLE).sum(-1).max()) + 2

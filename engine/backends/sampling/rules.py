@@ -1,4 +1,4 @@
-"""Rules, which limit a job's next token."""
+"""Rules that limit a job's next token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Rule(Protocol):
         """Whether no token may follow."""
 
     def limit(self) -> Only | Without | Among | None:
-        """Returns the limit on the next token; None if there is no limit."""
+        """Returns the limit on the next token, or None if there is no limit."""
 
     def begin(self) -> None:
         """Called when the next token is about to be drawn. Calls of `limit` and `accept` follow."""

@@ -22,7 +22,7 @@ def column(
 
 
 class Download:
-    """Tensors that are being copied to the host. Doesn't wait for later work of the device."""
+    """Tensors that are being copied to the host. Doesn't wait for later work on the device."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """`tensors`: all on one device."""

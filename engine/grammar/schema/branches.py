@@ -104,7 +104,7 @@ def types_of(branch: Branch) -> tuple[set[str], bool]:
 
 
 def values_of(branch: Branch) -> list[Any] | None:
-    """The values that `const` and `enum` allow; None without these keywords."""
+    """The values that `const` and `enum` allow, or None without these keywords."""
     values: list[Any] | None = None
     for content in (schema.content for schema in branch):
         for listed in [content.get("enum"), [content["const"]] if "const" in content else None]:
@@ -124,7 +124,7 @@ def least_of(branch: Branch, keyword: str) -> int:
 
 
 def most_of(branch: Branch, keyword: str, limit: int = MAX_COUNT) -> int | None:
-    """The maximum that `maxItems` and similar keywords allow; None if it is `limit` or above."""
+    """The maximum that `maxItems` and similar keywords allow, or None if it is `limit` or above."""
     counts = [schema.content[keyword] for schema in branch if keyword in schema.content]
     return min((count for count in counts if count < limit), default=None)
 

@@ -41,7 +41,7 @@ def object_of(branch: Branch, document: Document, make: Make, terminals: Termina
 
 
 def _closure(branch: Branch) -> frozenset[str]:
-    """The required names, and those that they require in turn."""
+    """The required names, and the names that they require in turn."""
     required = {name for schema in branch for name in schema.content.get("required", ())}
     dependent = _dependent(branch)
     left = list(required)
@@ -105,7 +105,7 @@ def _others(
     terminals: Terminals,
 ) -> Iterator[tuple[str | None, str]]:
     """Yields each pattern, and None for all other names, with a part of a rule that admits such
-    names but no named property. Omits a kind that has no such names.
+    names but no named property. Omits patterns that match only named properties.
     """
     for pattern in patterns:
         part = _named(pattern)
@@ -138,7 +138,7 @@ def _search(pattern: str, branch: Branch) -> Iterator[str]:
         try:
             is_empty(f"/{text}/")
         except InvalidJob as error:
-            said = f"additionalProperties beside the pattern {pattern[:100]!r}: {error}"
+            said = f"additionalProperties together with the pattern {pattern[:100]!r}: {error}"
             raise refusal(branch[0].where, said) from None
         yield text
 

@@ -1,4 +1,4 @@
-"""The handshake of a server and a shared engine. No pickle is read before the handshake ends.
+"""The handshake between a server and a shared engine. No pickle is read before the handshake ends.
 
 1. Without a key, each end asks the kernel which user is at the other end.
 2. Both send their protocol and a nonce.
@@ -61,7 +61,7 @@ def meet_engine(
 def meet_server(
     connection: socket.socket, key: bytes, answer: Callable[[Hello], Welcome]
 ) -> tuple[Hello, Seals | None]:
-    """The engine's part. `key` may contain several keys, see `keys_in`. Raises Stranger, OSError,
+    """The engine's part. `key` may contain several keys (see `keys_in`). Raises Stranger, OSError,
     EOFError.
     """
     check_peer(connection, key)
@@ -112,7 +112,7 @@ def _send(connection: socket.socket, one: Introduction, prove: Callable[[bytes],
 
 
 def _receive_introduction(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
-    """Returns proof and JSON, both still unchecked."""
+    """Returns the proof and the JSON, both still unchecked."""
     (size,) = _SIZE.unpack(_receive(connection, _SIZE.size, until))
     if size > MAX_INTRODUCTION:
         raise Stranger(f"its introduction is too long: {size} bytes")
@@ -131,7 +131,7 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
 
 
 def _seals(key: bytes, nonces: bytes, sent: bytes, received: bytes) -> Seals | None:
-    """None without a key, because the kernel has named the user at the other end."""
+    """Returns None without a key, because the kernel has identified the user at the other end."""
     if not key:
         return None
     return Seals(Seal(_hmac(key, sent, nonces)), Seal(_hmac(key, received, nonces)))

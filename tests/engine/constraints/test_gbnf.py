@@ -53,7 +53,7 @@ def test_what_a_grammar_admits(grammars, grammar, text):
         ('| root ::= "a"', "line 1, column 1: a rule's name is missing here"),
         ('root ::= "a"{,3}', "line 1, column 13"),
         ('root ::= "a"{3,2}', "line 1, column 13"),
-        ('root ::= "a" b\n', "line 1, column 14: there is no rule called b"),
+        ('root ::= "a" b\n', "line 1, column 14: there is no rule named b"),
         ('root ::= ("a"', "line 1, column 10: the group has no end"),
         ('root ::= "a', "line 1, column 10: the string has no end"),
         ("root ::= [a", "line 1, column 10: the class has no end"),

@@ -232,7 +232,10 @@ def test_what_is_not_compiled_is_not_compiled_while_clients_wait(installed, file
     ("version", "says"),
     [
         ("1.6.4", "EXL3 needs exllamav3 1.6.5, not 1.6.4"),
-        ("1.6.5+cu132.torch2.11.0", r"1.6.5\+cu132.torch2.11.0 does not fit torch 2.8.0\+cu128"),
+        (
+            "1.6.5+cu132.torch2.11.0",
+            r"1.6.5\+cu132.torch2.11.0 was not built for torch 2.8.0\+cu128",
+        ),
         ("1.6.5", r"can't be loaded \(.*too short\)"),
         ("1.6.5+cu128.torch2.8.0", r"can't be loaded \(.*too short\)"),
     ],
