@@ -183,8 +183,8 @@ _SAID = {
     "fuel exhausted": "it is too large",
     "limits.initial_lexer_fuel": "it is too large",
     "too many expressions constructed": "it is too large",
-    "Too many items (limit": "too many of its parts may occur at one place",
-    "Current row has": "too many of its parts may occur at one place",
+    "Too many items (limit": "too many of its parts may occur at the same position",
+    "Current row has": "too many of its parts may occur at the same position",
 }
 
 

@@ -95,7 +95,7 @@ class Sampler:
 
     @property
     def allowed(self) -> Iterator[Sequence[int]]:
-        """Yields lists of tokens, each of which excludes all tokens that aren't in it."""
+        """Yields lists of tokens. Each list excludes all tokens that aren't in it."""
         if self.sampling.allowed_token_ids:
             yield self.sampling.allowed_token_ids
         if self.num_drawn == 0 and self._first_ids:

@@ -59,7 +59,7 @@ def test_what_a_grammar_admits(grammars, grammar, text):
         ("root ::= [a", "line 1, column 10: the class has no end"),
         ("root ::= [b-a]", "line 1, column 14"),
         ('root ::= "\\ud800"', "line 1, column 11"),
-        ('a ::= "a"', "no rule called root"),
+        ('a ::= "a"', "no rule named root"),
         ('root := "a"', "line 1, column 6"),
         ('root ::= "a" )', "line 1, column 14"),
         ("root ::= " + "(" * 20_000, "nested too deeply"),
