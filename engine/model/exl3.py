@@ -1,5 +1,5 @@
-"""Decides which models ExLlamaV3 computes, from config.json and the names of the tensors: EXL3
-models, and float16 models whose architecture ExLlamaV2 doesn't know.
+"""Decides, from config.json and the names of the tensors, which models ExLlamaV3 computes. These
+are EXL3 models, and float16 models whose architecture ExLlamaV2 doesn't know.
 """
 
 import re
@@ -62,7 +62,7 @@ REFUSED = {  # settings, and why
 
 
 def is_exl3(model_config: dict[str, Any]) -> bool:
-    """Whether ExLlamaV3 computes the model, unless the setting `backend` says otherwise."""
+    """Whether ExLlamaV3 computes the model, unless the `backend` setting says otherwise."""
     if (method := _method(model_config)) is not None:
         return method == "exl3"
     name = architecture_of(model_config)
@@ -70,8 +70,8 @@ def is_exl3(model_config: dict[str, Any]) -> bool:
 
 
 def is_by_exl3(config: ModelConfig, model_config: dict[str, Any]) -> bool:
-    """Whether ExLlamaV3 computes the model. Raises ModelError if the backend that is set can't
-    compute it.
+    """Whether ExLlamaV3 computes the model. Raises ModelError if the chosen backend can't compute
+    the model.
     """
     usual, method = is_exl3(model_config), _method(model_config)
     if config.backend == "exl2" and usual:
@@ -94,7 +94,7 @@ def _method(model_config: dict[str, Any]) -> str | None:
 
 
 def check_exl3(model_config: dict[str, Any]) -> None:
-    """Raises ModelError if, according to config.json, ExLlamaV3 can't serve the model."""
+    """Raises ModelError if config.json shows that ExLlamaV3 can't serve the model."""
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
@@ -114,8 +114,8 @@ def check_exl3(model_config: dict[str, Any]) -> None:
     told = re.match(r"\d+(?:\.\d+)*", str(quantization.get("version", "")))
     if told and tuple(map(int, told[0].split("."))) > VERSION:
         raise ModelError(
-            f"the weights were written by exllamav3 {told[0]}, which is newer than"
-            f" {'.'.join(map(str, VERSION))}, the version here: use weights from an older version"
+            f"the weights were written by exllamav3 {told[0]}, which is newer than the version"
+            f" here, {'.'.join(map(str, VERSION))}: use weights from an older version"
         )
 
 

@@ -41,7 +41,7 @@ def check_peer(connection: socket.socket, key: bytes) -> None:
 
 
 def _uid_of(connection: socket.socket) -> int | None:
-    """The user who has connected, or who is listening. None if the kernel doesn't know."""
+    """The user who has connected, or who is listening, or None if the kernel doesn't know."""
     if not hasattr(socket, "SO_PEERCRED"):  # not Linux
         return None
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
