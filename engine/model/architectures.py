@@ -84,7 +84,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
         what = f"{name} (with {kind or 'no'} vision)" if name in PIXTRAL else name
         raise ModelError(
             f"ExLlamaV2 doesn't know the architecture {what}, and would load it as a Llama. It"
-            f" knows {', '.join(sorted(ACTIVATIONS))}; serve a model with one of these architectures"
+            f" knows {', '.join(sorted(ACTIVATIONS))}; serve one of these"
         )
     _check_activation(name, model_config)
     for path, absent, computed in FIXED.get(name, ()):
@@ -104,9 +104,7 @@ def architecture_of(model_config: dict[str, Any]) -> str:
 
 
 def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's configuration, a part of which is in `text_config` for a vision
-    model.
-    """
+    """The language model's configuration. A vision model has a part of it in `text_config`."""
     inner = model_config.get("text_config")
     return {**model_config, **inner} if isinstance(inner, dict) else model_config
 

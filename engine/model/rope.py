@@ -42,7 +42,8 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     if any(isinstance(value, dict) for value in settings.values()):
         raise ModelError(
             "config.json has a rotary embedding for each kind of layer in rope_parameters,"
-            " where ExLlamaV2 doesn't look: use rope_theta and rope_scaling instead, as transformers 4 does"
+            " where ExLlamaV2 doesn't look: use rope_theta and rope_scaling instead, as"
+            " transformers 4 does"
         )
     if not named and "type" in settings and "rope_type" in settings:
         raise ModelError(

@@ -80,7 +80,7 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        """Whether the engine itself answers requests, by accepting them or by refusing them with a
+        """Whether the engine itself handles requests, either accepting them or refusing them with a
         reason.
         """
         engine = self.instance.engine
@@ -124,7 +124,7 @@ class Entry:
         return "loading"
 
     def status(self, aliases: tuple[str, ...], is_started: bool, now: float) -> "ModelStatus":
-        """`is_started`: whether the table has started its models. `now`: the time on the table's
+        """`is_started`: whether the table has started its models. `now`: a time on the table's
         clock.
         """
         one, load = self.instance, self.load
@@ -171,7 +171,7 @@ class ModelStatus:
 
 
 class Lease:
-    """A hold on an engine. Until `release`, no eviction closes the engine."""
+    """A hold on an engine. The engine can't be evicted until `release`."""
 
     __slots__ = ("_release", "engine")
 

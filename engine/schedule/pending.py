@@ -1,5 +1,5 @@
-"""The queue of waiting jobs, best first. Doesn't read the time: the queue measures waiting by the
-work of the jobs that have started.
+"""The queue of waiting jobs, best first. Doesn't read the time, because the queue measures waiting
+in work of the jobs that have started.
 """
 
 import heapq
@@ -24,8 +24,8 @@ class _Entry:
 
     @property
     def work(self) -> int:
-        """The probable maximum cost of the job, in tokens. For a pair with guidance, tokens count
-        twice.
+        """The probable maximum cost of the job, in tokens. Tokens count twice for a pair with
+        guidance.
         """
         job = self.job
         likely = min(job.max_new_tokens, LIKELY_TIMES * job.usual_tokens)
@@ -46,7 +46,7 @@ class _Queue:
         self.entries: dict[str, _Entry] = {}
 
     def ordered(self, factor: float) -> list[_Entry]:
-        """Due jobs in the order in which they became due, then the others, the shortest first."""
+        """Due jobs in the order in which they became due, then the other jobs, shortest first."""
 
         def key(entry: _Entry) -> tuple[bool, float, int]:
             is_late = self.clock < entry.due and entry.passed < factor * entry.work
@@ -69,7 +69,7 @@ class _Level:
 
 class Pending:
     """Chooses the next job to start, by three nested rules. Work is measured in tokens; a
-    completion counts as at most four usual answers of its client.
+    completion counts as at most four times its client's usual answer.
 
     - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
       after the highest priority has started `factor` times that job's work. Together the lower
@@ -99,8 +99,8 @@ class Pending:
         return len(self._entries)
 
     def push(self, job: Job, is_due: bool = False) -> None:
-        """`is_due`: put the job before others of its client and priority, regardless of their
-        work.
+        """`is_due`: whether to put the job before its client's other jobs of the same priority,
+        regardless of their work.
         """
         level = self._levels.get(job.priority)
         if level is None:
@@ -116,7 +116,7 @@ class Pending:
         self._candidates = None
 
     def candidates(self) -> list[Job]:
-        """The best jobs, in order. The first one that has room should start."""
+        """The best jobs, in order. The first job that has room should start."""
         if self._candidates is None:
             self._candidates = []
             for entry in islice(self._ordered(), LOOK_AHEAD):
@@ -160,8 +160,8 @@ class Pending:
         return entry.job
 
     def identifiers(self) -> tuple[str, ...]:
-        """The identifiers in the order in which the jobs would start if each had room and no others
-        arrived.
+        """The identifiers in the order in which the jobs would start if each job had room and no
+        others arrived.
         """
         return tuple(entry.job.identifier for entry in self._ordered())
 

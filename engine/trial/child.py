@@ -1,4 +1,4 @@
-"""The process that reads unknown model directories, each in its own fork, within limits."""
+"""The process that reads unknown model directories, each in its own fork and within limits."""
 
 import contextlib
 import ctypes

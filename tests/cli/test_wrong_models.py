@@ -12,7 +12,10 @@ import pytest
 from switchyard import engine
 from tests.conftest import ROOT
 
-READS = "This server reads EXL2, EXL3, 4-bit GPTQ and float16, in .safetensors files: use the model in one"
+READS = (
+    "This server reads EXL2, EXL3, 4-bit GPTQ and float16, in .safetensors files: use the model"
+    " in one"
+)
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
 
 # Of each: what is changed in a copy of a good model, and what is said.
