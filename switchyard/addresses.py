@@ -1,4 +1,4 @@
-"""The addresses of this machine, and the ports that answer there."""
+"""This machine's addresses, and the ports that accept connections there."""
 
 import ipaddress
 import re
@@ -21,7 +21,7 @@ def addresses_here(table: str | None = None) -> list[str]:
 
 def answers_outside(cluster: ClusterSettings, here: Sequence[str]) -> dict[str, list[int]]:
     """For each address of this machine outside the cluster's network, the cluster's ports that
-    answer there. This machine can't see whether a firewall protects them.
+    accept connections there. This machine can't see whether a firewall protects these ports.
     """
     ports = [*RAYS_PORTS[0], *cluster.engine_ports, *RAYS_PORTS[-1]]
     outside = [ipaddress.IPv4Address(one) for one in here]

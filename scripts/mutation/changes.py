@@ -44,7 +44,7 @@ LOGS = re.compile(r"(\w*log\w*|warnings)\.(critical|debug|error|exception|info|l
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """The code from the first node to the last is replaced by `after`."""
+    """The code from the first node to the last is replaced with `after`."""
 
     kind: str
     first: ast.AST

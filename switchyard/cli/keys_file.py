@@ -1,6 +1,6 @@
-"""Edits the file of API keys. Each change is atomic, so a running server never reads half of it.
-Comments are kept. The standard library can read TOML but not write it, so entries are edited as
-text.
+"""Edits the file of API keys. Each change is atomic, so a running server never reads a half-written
+file. Comments are kept. The standard library can read TOML but not write it, so entries are edited
+as text.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def read(path: str) -> KeyTable:
 
 
 def block(values: dict[str, Any]) -> str:
-    """A TOML block. JSON strings, numbers and lists are also valid in TOML."""
+    """Returns a TOML block. JSON strings, numbers and lists are also valid in TOML."""
     expires = values.get("expires")
     try:
         when = None if expires is None else datetime.fromisoformat(expires)
@@ -66,7 +66,7 @@ def place(parts: list[str], name: str, path: str) -> int:
             if len(entries) == 1:
                 return i
             raise Failed(f"{path} can't be edited, because it has multi-line strings or lists")
-    raise Failed(f"{path} has no key called {name}")
+    raise Failed(f"{path} has no key named {name}")
 
 
 def edit(
@@ -76,7 +76,7 @@ def edit(
     max_priority: int = MAX_PRIORITY,
 ) -> None:
     """Replaces the file in one step. Raises Failed unless a server with this `max_priority` could
-    read the result, and the result differs only in the entries `expected`.
+    read the result, and the result differs only in the `expected` entries.
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
