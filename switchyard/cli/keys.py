@@ -28,7 +28,7 @@ HEAD = "# Switchyard's API keys, only as hashes: see docs/operations.md.\n"
 
 
 @click.group()
-@click.option("--file", help="The key file. Default: the keys_file setting.")
+@click.option("--file", help="The key file. Default: the `keys_file` setting.")
 @click.pass_context
 def keys(context: click.Context, file: str | None) -> None:
     """Create, list and revoke API keys."""

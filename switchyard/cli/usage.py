@@ -52,7 +52,7 @@ def usage(
 
 
 @click.group()
-@click.option("--file", help="The ledger's file. Default: the ledger setting.")
+@click.option("--file", help="The ledger's file. Default: the `ledger` setting.")
 @click.pass_context
 def ledger(context: click.Context, file: str | None) -> None:
     """Back up the ledger, or delete a key's rows, even while its server runs."""

@@ -42,7 +42,7 @@ WRONG = {
     "nothing": ("does not exist", ""),
     "unknown architecture": (
         "doesn't know the architecture MambaForCausalLM",
-        "serve a model with",
+        "serve one of these",
     ),
     "no config.json": ("has no config.json", "copy it from the original model"),
     "no tokenizer.json": ("has no tokenizer.json", "copy it from the original model"),
