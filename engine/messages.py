@@ -27,14 +27,14 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ListPending:
-    """The engine thread answers with a `PendingList` that has the same serial."""
+    """The engine thread replies with a `PendingList` that has the same serial."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListJobs:
-    """Sent to an engine that several servers share. The engine answers with a `JobList` that has
+    """Sent to an engine that several servers share. The engine replies with a `JobList` that has
     the same serial.
     """
 

@@ -79,8 +79,8 @@ class Standing:
 
     @property
     def stats(self) -> Stats | None:
-        """The counts, including those of earlier threads of this engine and of earlier engines with
-        its name.
+        """The counts, including the counts of this engine's earlier threads and of earlier engines
+        with its name.
         """
         before = None if self._past is None else self._past.stats
         if self._stats is not None:

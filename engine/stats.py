@@ -185,7 +185,7 @@ class Stats:
     num_wanted: int = 0  # jobs that wait in the servers of a shared engine, for any engine
 
     def after(self, before: "Stats | None") -> "Stats":
-        """These counts plus those of earlier engine threads."""
+        """These counts plus the counts of earlier engine threads."""
         if before is None:
             return self
         histograms = {

@@ -101,7 +101,7 @@ LOADING = (
 NOTES = {  # before the table of a topic
     "Structured output": """\
 The model chooses the order of an object's properties, so clients can't rely on the schema's order.
-Each named property occurs at most once, and all required ones occur.
+Each named property occurs at most once, and all required properties occur.
 [Structured output](api/generation.md#structured-output) lists which keywords are enforced and which
 are refused.
 """,

@@ -52,20 +52,20 @@ class Backend(Protocol):
         """The memory and pages in use. Reading these numbers takes up to a millisecond."""
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
-        """Forget all jobs except `known`. Returns the number of forgotten jobs, and those of
-        `known` that the generator does not have.
+        """Forget all jobs except `known`. Returns the number of forgotten jobs, and the jobs in
+        `known` that the generator doesn't have.
         """
 
     def reset(self) -> None:
-        """Recover from an exception: forget all jobs and all cached pages. `reset`, `rebuild` and
-        `reload` raise an error if the generator still can't generate afterwards.
+        """Recover from an exception by forgetting all jobs and all cached pages. `reset`, `rebuild`
+        and `reload` raise an error if the generator still can't generate afterwards.
         """
 
     def rebuild(self) -> None:
-        """Stronger than `reset`: make a new generator for the same model."""
+        """Like `reset`, but also make a new generator for the same model."""
 
     def reload(self) -> None:
-        """Stronger than `rebuild`: load the model again. Raises what `open` raises."""
+        """Like `rebuild`, but also load the model again. Raises the same errors as `open`."""
 
     def close(self) -> None:
         """Release the model. Not called if `open` failed."""

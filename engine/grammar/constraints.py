@@ -51,7 +51,7 @@ def is_json(constraint: Constraint) -> bool:
 
 def regex(pattern: str) -> Constraint:
     r"""Text that `pattern` matches as a whole. The syntax is that of Rust's `regex`, without inner
-    anchors and word boundaries, and with \d, \w and \s in ASCII.
+    anchors and word boundaries; \d, \w and \s match only ASCII.
     """
     check_length(pattern)
     if not pattern:

@@ -19,7 +19,7 @@ def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer
     "<|im_end|>" means ten characters, because a token would end the turn. Rules name control tokens
     by their ids. Other added tokens are ordinary text.
 
-    `pieces`: the bytes of each token, special ones included. Raises ModelError.
+    `pieces`: the bytes of each token, including special tokens. Raises ModelError.
     """
     try:
         tokens = TokenizerWrapper(_Tokens(tokenizer, pieces))

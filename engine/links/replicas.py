@@ -55,9 +55,9 @@ MAX_RETRY, MAX_RETRY_SHARED = 300.0, 30.0
 
 
 class ReplicaLink:
-    """If a replica is lost, those of its jobs that have no text yet move to another replica. A job
-    moves only once, because it may have caused the loss. All other jobs of a lost replica end with
-    an error.
+    """If a replica is lost, its jobs that have no text yet move to another replica. A job moves
+    only once, because it may have caused the loss. All other jobs of a lost replica end with an
+    error.
     """
 
     def __init__(

@@ -290,7 +290,7 @@ class EngineThread:
 
     def _recover(self, backend: Backend, cause: str) -> None:
         """Recover in increasingly strong ways. Use a stronger way only if no token has been
-        produced since the weaker ones.
+        produced since the weaker ways were tried.
         """
         self._deliver([Recovering(cause)])
         told: str | None = cause

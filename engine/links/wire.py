@@ -207,7 +207,7 @@ def restore(kind: type, values: dict[str, Any]) -> Any:
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:
-    """Send the outbox's messages until it yields None. After `interval` seconds without a message,
+    """Send the outbox's messages until one is None. After `interval` seconds without a message,
     send an empty list as a sign of life. Raises OSError.
     """
     while True:

@@ -61,7 +61,7 @@ class Footprint:
 
 
 class Memory:
-    """The GPUs' memory, for a model and perhaps its draft model."""
+    """The GPUs' memory, for a model and its draft model, if any."""
 
     def __init__(
         self,

@@ -126,8 +126,8 @@ def _tokens(config: ModelConfig) -> int:
 
 
 def host_need(config: ModelConfig) -> HostNeed:
-    """The memory that the CPU backend needs, with everything in float32. The head is a separate
-    matrix, even if it is tied to the embedding.
+    """The memory that the CPU backend needs, with everything in float32. The output head is a
+    separate matrix, even if it is tied to the embedding.
     """
     footprints, found = measure(config)
     weights = token = beside = 0

@@ -1,4 +1,4 @@
-"""Reads the files of a model directory within limits, because the directory may come from an
+"""Reads the files in a model directory within limits, because the directory may come from an
 untrusted source.
 """
 

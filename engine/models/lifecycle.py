@@ -83,7 +83,7 @@ class Lifecycle:
         return self._begin(entry, work, is_waited_for=is_load, is_load=is_load)
 
     def tick(self) -> None:
-        """Called regularly to unload models after their idle timeout and to reload lost ones."""
+        """Called regularly to unload models after their idle timeout and to reload lost models."""
         now = self.clock()
         for entry in self._entries.values():
             instance = entry.instance
@@ -219,7 +219,9 @@ class Lifecycle:
                 raise Closed(f"model {engine.config.name} was unloaded before its load had ended")
             engine.start()
         if not engine.wait_until_loaded() or load.is_cancelled:
-            error = engine.error or Closed(f"model {engine.config.name} was unloaded meanwhile")
+            error = engine.error or Closed(
+                f"model {engine.config.name} was unloaded in the meantime"
+            )
             engine.close(timeout=RELEASE)
             raise error
         with self._changed:
@@ -267,8 +269,8 @@ class Lifecycle:
                 entry.retiring.remove(old)
 
     def _swap_in_turn(self, entry: Entry, load: Load, old: Instance, new: Instance) -> None:
-        """End the old engine, then load the new one; requests wait. If that fails, load the old
-        configuration again.
+        """End the old engine, then load the new engine, while requests wait. If that fails, load
+        the old configuration again.
         """
         with self._changed:
             load.is_waited_for = True

@@ -157,7 +157,7 @@ def has_own_process(config: ModelConfig) -> bool:
 def _open(
     make: Callable[..., Backend], config: ModelConfig, grammars: Grammars | None, deliver: Deliver
 ) -> Backend:
-    """Called on the engine thread, perhaps in another process."""
+    """Called on the engine thread, possibly in another process."""
 
     def tell_progress(share: float) -> None:
         deliver([LoadProgress(share)])

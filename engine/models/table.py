@@ -94,7 +94,7 @@ class Models:
 
     def get(self, name: str | None = None) -> Engine:
         """Returns the engine for a name or an alias, or the default engine, for reading its state.
-        The engine may not be loaded; to submit jobs, take a `lease`. Raises ModelNotFound.
+        The engine might not be loaded; to submit jobs, take a `lease`. Raises ModelNotFound.
         """
         return self._names.find(name).instance.engine
 

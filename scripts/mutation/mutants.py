@@ -34,7 +34,7 @@ class Mutant:
 
     def rank(self, seed: int) -> str:
         """The mutant's rank in samples, which depends only on its name, so that larger samples
-        contain the smaller ones.
+        contain smaller samples.
         """
         return hashlib.sha256(f"{seed} {self.name}".encode()).hexdigest()
 

@@ -149,7 +149,7 @@ def _groups(item: pytest.Item) -> list[object]:
 @contextlib.contextmanager
 def _named(context: str) -> Generator[None]:
     """Names the test in the coverage data of this process, and of the processes that it starts
-    meanwhile.
+    during the test.
     """
     before = os.environ.get(CONTEXT, "")
     os.environ[CONTEXT] = context

@@ -89,7 +89,7 @@ def edit(
         if not after.by_name:
             raise Failed(
                 f"{path}: this is the file's only key, and a server needs at least one: add another"
-                " key first, or disable this one with `disabled = true`"
+                " key first, or disable this key with `disabled = true`"
             )
         known = {} if before is None else before.by_name
         if not _differ(known, after.by_name) <= expected:
@@ -117,7 +117,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    """Keeps the file's owner and mode; a new file gets mode 0600."""
+    """Replaces the file, but keeps its owner and mode; a new file gets mode 0600."""
     directory = os.path.dirname(path)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".keys-")

@@ -78,8 +78,8 @@ def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, st
 def ray_start(
     cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
 ) -> list[str]:
-    """The command that runs Ray on this machine. `slots`: the number of engines without a GPU. If
-    this is 0, a head has no engines at all.
+    """The command that runs Ray on this machine. `slots`: the number of engines without a GPU. With
+    0, a head has no engines at all.
     """
     place = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
     return [

@@ -1,4 +1,4 @@
-"""What the settings require of a cluster, and how that differs from its state. Pure."""
+"""What the settings require of a cluster, and how the cluster's state differs from that. Pure."""
 
 import hashlib
 import json

@@ -138,7 +138,7 @@ class Body(io.RawIOBase):
         return line
 
     def _receive(self, size: int) -> None:
-        """Receives more bytes into the buffer, including those of later requests."""
+        """Receives more bytes into the buffer, including bytes of later requests."""
         sock = self._connection.sock
         if self._connection.is_late:
             seconds = self._connection.body_within

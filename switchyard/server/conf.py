@@ -39,7 +39,7 @@ LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str, status: int = 1) -> NoReturn:
-    """Ends the process immediately. With --preload, torch may be half imported, and would print
+    """Ends the process immediately. With --preload, torch may be half-imported, and would print
     errors during an orderly exit.
     """
     logs.say(message, log_format, is_error=True)

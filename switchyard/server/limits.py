@@ -70,7 +70,7 @@ def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
 
 
 def threads_allowed() -> str:
-    """The limits on the number of threads, in words. Memory is another limit."""
+    """Describes the limits on the number of threads. Memory is another limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     user = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} for this user"
     group = min(_pids_max(), default=None)

@@ -1,6 +1,6 @@
 """gunicorn's threaded worker, which drains before it ends, and doesn't wait for slow clients.
 
-The replaced methods are those of gunicorn 27.0.1.
+The methods that it replaces are gunicorn 27.0.1's.
 """
 
 import contextlib
@@ -185,7 +185,7 @@ class Worker(ThreadWorker):
             self._wait_for_end(conn)
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Called at each turn of the main loop."""
+        """Called in each turn of the main loop."""
         super().murder_keepalived(force)
         self._entrance.look()
         now = time.monotonic()
@@ -372,7 +372,7 @@ class Worker(ThreadWorker):
         return partial(self.method_queue.defer, self._wait_for_end, conn)
 
     def _leave_entrance(self) -> None:
-        """Called when the current request has submitted its jobs or waits, perhaps on another
+        """Called when the current request has submitted its jobs or waits, possibly on another
         thread.
         """
         if (conn := getattr(self._request, "connection", None)) is not None:

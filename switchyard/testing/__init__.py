@@ -60,7 +60,7 @@ class Fake:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """The script, which may be changed."""
+        """The script, which tests may change."""
         return self._script.answers
 
     @property

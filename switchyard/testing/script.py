@@ -63,8 +63,8 @@ class Script:
 
 class FakeEngine(Engine):
     def __init__(self, config: ModelConfig, script: Script) -> None:
-        """Raises ModelError for files that can't be read. A missing directory is replaced by the
-        demo model's.
+        """Raises ModelError for files that can't be read. The demo model's directory replaces a
+        missing one.
         """
         if not os.path.isdir(config.path):
             config = replace(config, path=DEFAULT_MODEL, name=config.name)

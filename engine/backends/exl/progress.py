@@ -50,7 +50,7 @@ class Progress:
         self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Note the number of loaded modules and the total number."""
+        """Note the number of loaded modules and the total number of modules."""
         share = done / total
         self.tell(WEIGHTS * share)
         if self._bar is not None:

@@ -84,7 +84,7 @@ class StopSearch:
         return self._release(self._start)
 
     def _may_begin(self, text: str) -> bool:
-        """Whether a stop string may begin in the text, judging by its first two characters."""
+        """Whether a stop string may begin in the text, judging from its first two characters."""
         if self._firsts.isdisjoint(text):
             return False
         return text[-1] in self._firsts or any(pair in text for pair in self._pairs)

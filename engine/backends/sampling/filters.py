@@ -4,8 +4,8 @@ vocabulary), float32.
 Each filter sets excluded logits to -inf, in place. Tokens that tie at the limit are kept, and at
 least one token is kept. A parameter may be a column, (rows, 1), if the docstring says so.
 
-These filters replace the library's. The library's top_p drops the token that crosses the limit and
-keeps less probable ones, and its min_p and top_a readmit a candidate below the limit.
+These filters replace the library's. The library's top_p drops the token that crosses the limit but
+keeps less probable tokens, and its min_p and top_a readmit a candidate below the limit.
 """
 
 import math

@@ -27,10 +27,10 @@ NOTE_AFTER = 0.001  # seconds of core time, enough for some dozens of masks
 
 
 class Matcher:
-    """The masks of one job. A pool computes each mask while the model computes the logits;
-    meanwhile llguidance releases the GIL. It holds the GIL while it accepts a token; if that takes
-    long, jobs take turns. Until the text `after` has occurred, all tokens are allowed except end
-    tokens and tokens whose text extends beyond the end of `after`.
+    """The masks of one job. A pool computes each mask while the model computes the logits, without
+    holding the GIL. llguidance holds the GIL while it accepts a token; if that takes long, jobs
+    take turns. Until the text `after` has occurred, all tokens are allowed except end tokens and
+    tokens whose text extends beyond the end of `after`.
     """
 
     def __init__(

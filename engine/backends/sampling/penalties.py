@@ -19,9 +19,9 @@ def penalize_repetition(
     full: torch.Tensor,
     decay: torch.Tensor,
 ) -> None:
-    """Divide the positive logits of tokens that have occurred by `penalty`, and multiply the
-    negative ones by it (Keskar et al. 2019, "CTRL"). The penalty applies in full to the last `full`
-    tokens (-1: all), and fades over the `decay` tokens before them, as in exllamav2.
+    """Divide the positive logits of tokens that have occurred by `penalty`, and multiply their
+    negative logits by it (Keskar et al. 2019, "CTRL"). The penalty applies in full to the last
+    `full` tokens (-1: all), and fades over the `decay` tokens before them, as in exllamav2.
 
     `token_ids`: the tokens in the prompt and the completion, (rows, tokens); `ages`: for each
     token, the number of tokens after it, or a number below 0 in padding.

@@ -24,7 +24,7 @@ class Without:
 @dataclass(frozen=True, slots=True)
 class Among:
     """Only the tokens whose bits are set in an array of uint8. The lowest bit of the first number
-    is that of token 0.
+    belongs to token 0.
     """
 
     bits: torch.Tensor

@@ -32,7 +32,7 @@ class Sampler:
         rules: Sequence[Rule] = (),
     ) -> None:
         """`newline_ids`: tokens that end a line. `rules` limit the next token; a later rule
-        overrides the earlier ones.
+        overrides earlier rules.
         """
         s = self.sampling = job.sampling
         self.rules = rules

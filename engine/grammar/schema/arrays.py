@@ -84,7 +84,7 @@ class Array:
         return min(max(self.least, 1), len(self.first))
 
     def _tails(self, name: str, num_items: int) -> list[str]:
-        """What may follow this number of items."""
+        """Returns what may follow this number of items."""
         more = ""
         if self.rest is not None:
             done = max(num_items, len(self.first))

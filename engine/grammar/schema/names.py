@@ -67,8 +67,8 @@ def _schemas(
     matched: dict[str, set[str]],
     pattern: str | None = None,
 ) -> list[Schema]:
-    """The schemas of a property's value: those for its name, for the one pattern that it matches,
-    or for all other names.
+    """The schemas of a property's value, which are those for its name, for the one pattern that it
+    matches, or for all other names.
     """
     found: list[Schema | None] = []
     for content in (schema.content for schema in branch):

@@ -180,8 +180,8 @@ class _Rules:
             yield f"{self.name}_m{i + 1}::bit_and({kept:#x}){_if(conditions)}"
 
     def _rests(self, i: int, more: int = 0) -> Iterator[str]:
-        """What follows a property: the object's end, or a comma if a property may follow. `more`:
-        the number of properties that have occurred but aren't counted yet.
+        """Yields what follows a property, which is the object's end, or a comma if a property may
+        follow. `more`: the number of properties that have occurred but aren't counted yet.
         """
         must_follow = any(self._required(j) for j in range(i + 1, len(self.blocks)))
         if not must_follow:

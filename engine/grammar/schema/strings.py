@@ -52,7 +52,7 @@ def _choice(values: Sequence[str], terminals: Terminals) -> str:
 
 
 def _forms(branch: Branch) -> list[dict[str, Any]]:
-    """What the schemas of a branch require of a string's form, without repetitions."""
+    """What the schemas of a branch require of a string's format, without repetitions."""
     said = [{k: s.content[k] for k in FORMS if k in s.content} for s in branch]
     return list({json.dumps(one): one for one in said if one}.values())
 

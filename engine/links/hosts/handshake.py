@@ -1,11 +1,11 @@
 """The handshake between a server and a shared engine. No pickle is read before the handshake ends.
 
 1. Without a key, each end asks the kernel which user is at the other end.
-2. Both send their protocol and a nonce.
+2. Both ends send their protocol and a nonce.
 3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
   proves nothing to a client that lacks the key.
-4. With a key, both derive further keys from it and the nonces, and these seal all later messages.
+4. With a key, both derive further keys from it and the nonces, which seal all later messages.
   Otherwise a process between the two ends could relay the proofs, and then send its own messages.
 """
 
@@ -100,7 +100,7 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
         raise Stranger("the other end is not Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
-            f"the other end uses protocol {protocol}, but this one uses {PROTOCOL}: server and"
+            f"the other end uses protocol {protocol}, but this end uses {PROTOCOL}: server and"
             " engine need versions of Switchyard with the same protocol"
         )
     return own, other

@@ -35,7 +35,7 @@ def check_peer(connection: socket.socket, key: bytes) -> None:
     if uid not in (own, ROOT):
         whose = "an unknown user" if uid is None else f"user {uid}"
         raise Stranger(
-            f"the process at the other end belongs to {whose}, but this one belongs to user"
+            f"the process at the other end belongs to {whose}, but this process belongs to user"
             f" {own}: set engine_key_file to connect them"
         )
 

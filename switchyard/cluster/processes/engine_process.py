@@ -208,8 +208,8 @@ class EngineProcess:
         )
 
     def _listen(self, child: subprocess.Popen[bytes], signs: socket.socket) -> None:
-        """Runs until the process ends. Kills a silent process, because a frozen one doesn't react
-        to SIGTERM.
+        """Runs until the process ends. Kills a silent process, because a frozen process doesn't
+        react to SIGTERM.
         """
         deadline = time.monotonic() + self._first_sign
         while child.poll() is None:

@@ -96,7 +96,7 @@ class PagedAttention:
         return self._copies[: len(slots)]
 
     def _read_batch(self, positions: torch.Tensor, length: int) -> Read:
-        """All sequences in one read, padded to the longest."""
+        """Reads all sequences at once, padded to the longest."""
         tokens = torch.arange(length)
         pages = self._blocks[:, tokens // self._page_size]
         slots = (pages * self._page_size + tokens % self._page_size).view(-1)

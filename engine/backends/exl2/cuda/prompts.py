@@ -68,7 +68,7 @@ class PromptPasses:
         return len(self._graphs)
 
     def _shapes(self) -> list[tuple[int, int, int]]:
-        """The largest comes first, because smaller graphs fit into its memory."""
+        """The shapes, largest first, because smaller graphs fit into the memory of the largest."""
         return [
             (width, rows, length)
             for width in self._widths

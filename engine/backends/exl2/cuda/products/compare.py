@@ -113,7 +113,7 @@ def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> 
 
 
 def compare_passes(ours: torch.Tensor, exllamav2s: torch.Tensor) -> None:
-    """Compares the logits of two calls of `whole_pass`. Raises ProductsRefused."""
+    """Compares the logits that two calls to `whole_pass` returned. Raises ProductsRefused."""
     if not torch.isfinite(exllamav2s).all():
         return  # a residual beyond float16: there is nothing to compare with
     error = _error(ours, exllamav2s)
