@@ -156,8 +156,8 @@ class Engine:
         self._on_stopped.append(call)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
-        """Returns whether the model is ready within `timeout` seconds; False at once if loading
-        failed.
+        """Returns whether the model is ready within `timeout` seconds. Returns False at once if
+        loading failed.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._standing.is_loading, timeout)
@@ -172,9 +172,9 @@ class Engine:
             raise refusal
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
-        """Returns the number of new tokens for a prompt of `prompt_tokens` tokens: `asked`, or else
-        the default, limited by the context. Raises PromptTooLong, which contains the numbers, if
-        the tokens don't fit.
+        """Returns the number of new tokens for a prompt of `prompt_tokens` tokens. This is `asked`
+        or, without it, the default, limited by the context. Raises PromptTooLong, which contains
+        the numbers, if the tokens don't fit.
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 

@@ -35,7 +35,7 @@ class Tracked:
     __slots__ = ("job", "new_tokens", "state", "submitted")
 
     def __init__(self, job: Job, submitted: float) -> None:
-        """`submitted`: time of submission, on the monotonic clock."""
+        """`submitted`: the time of submission, on the monotonic clock."""
         self.job = job
         self.submitted = submitted
         self.state: Phase = "pending"

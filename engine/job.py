@@ -96,7 +96,7 @@ class Job:
 
     @property
     def num_sequences(self) -> int:
-        """The number of rows that the job takes in a batch."""
+        """The number of rows that the job occupies in a batch."""
         return 2 if self.negative_prompt else 1
 
     @property

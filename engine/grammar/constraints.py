@@ -91,9 +91,9 @@ def template(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """JSON in a frame, such as a tool call: `opening`, one of `alternatives`, `closing`. With a
-    `separator`, any number of further alternatives may follow, each after a separator. A key of
-    `special_ids` stands for the token with that id. Raises InvalidJob.
+    """JSON in a frame, such as a tool call, that is, `opening`, one of `alternatives` and
+    `closing`. With a `separator`, any number of further alternatives may follow, each after a
+    separator. A key of `special_ids` stands for the token with that id. Raises InvalidJob.
     """
     frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
     return _lark("\n".join(["start: frame", *frame]), parts)
@@ -156,8 +156,8 @@ def template_in_text(
 def after_thoughts(
     form: Constraint, start: str, end: str, special_ids: Mapping[str, int]
 ) -> Constraint:
-    """`form`, before which the model may write any text between `start` and `end`. A key of
-    `special_ids` stands for the token with that id.
+    """The constraint `form`, before which the model may write any text between `start` and `end`. A
+    key of `special_ids` stands for the token with that id.
     """
     first, *others = json.loads(form.grammar)["grammars"]
     name = first.setdefault("name", "form")
@@ -237,7 +237,7 @@ def _grammars(*grammars: Mapping[str, str]) -> Constraint:
 
 
 def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
-    """`text` as parts of a rule: literals, and special tokens by their ids."""
+    """Returns `text` as parts of a rule, as literals, and as the ids of special tokens."""
     at, token = min(
         ((text.find(t), t) for t in special_ids or () if t in text), default=(len(text), "")
     )

@@ -61,7 +61,7 @@ class _Reader:
         return "\n".join(lines)
 
     def _terminals(self) -> set[str]:
-        """The rules from which no path of references leads to a cycle."""
+        """The rules from which no chain of references leads to a cycle."""
         users: dict[str, list[str]] = {name: [] for name in self._rules}
         left = {}
         for name, rule in self._rules.items():

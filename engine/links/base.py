@@ -17,7 +17,9 @@ class Link(Protocol):
         """Begin to load the model. Returns at once."""
 
     def send(self, command: Command) -> None:
-        """Never blocks. Commands arrive in order; those sent after the end are lost."""
+        """Send a command. Never blocks. Commands arrive in order; commands sent after the end are
+        lost.
+        """
 
     def join(self, timeout: float | None = None) -> bool:
         """Returns whether the engine thread has ended and released everything within `timeout`

@@ -47,7 +47,7 @@ FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 class PipeLink:
     """`make_backend` is called in the child, with the child's `deliver`. The function must be
-    picklable: a module-level function, or a `partial` of one.
+    picklable, that is, a module-level function, or a `partial` of one.
     """
 
     at = ""
@@ -88,8 +88,8 @@ class PipeLink:
         self._deliver([Stopped(None if self._is_stopping else error)])
 
     def _run_children(self) -> EngineError | None:
-        """Run one child after another, until one ends on request or can't load. Returns the
-        reason.
+        """Run one child after another, until a child ends on request or can't load the model.
+        Returns the reason.
         """
         while True:
             is_loaded, error = self._run_child()
@@ -273,7 +273,7 @@ def serve(descriptor: int) -> None:
 
 def _leave(descriptor: int) -> None:
     """Leave the descriptor to the threads that are still running. The kernel closes shared
-    descriptors when the last thread ends, and a thread that has used a GPU ends late.
+    descriptors when the last thread ends, and a thread that has used a GPU takes long to end.
     """
     with contextlib.suppress(AttributeError):  # not Linux
         if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:  # a container may refuse it

@@ -59,7 +59,7 @@ def max_jobs_each(config: ModelConfig) -> int | None:
 
 
 def page_hashes(prompt: Sequence[int], page_size: int) -> list[int]:
-    """A hash of each full page together with all pages before it."""
+    """Returns a hash for each full page, together with all pages before it."""
     hashes, last = [], 0
     for start in range(0, len(prompt) - len(prompt) % page_size, page_size):
         last = hash((last, tuple(prompt[start : start + page_size])))

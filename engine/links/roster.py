@@ -95,7 +95,7 @@ class Roster:
             self._past = stats.after(self._past)
 
     def counts(self) -> list[Stats]:
-        """The counts of all replicas, including those that have left."""
+        """The counts of all replicas, including replicas that have left."""
         gone = [stats for stats, _ in self._gone.values()]
         found = [self._past, *gone, *(one.stats for one in self._replicas)]
         return [one for one in found if one is not None]

@@ -29,7 +29,7 @@ class Seal:
 
 
 class Seals(NamedTuple):
-    """The keys of the two directions of a connection, as one end sees them."""
+    """The seals for the two directions of a connection, as one end sees them."""
 
     sent: Seal
     received: Seal

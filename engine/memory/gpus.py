@@ -49,7 +49,9 @@ def has_gpu() -> bool:
 
 
 def is_for_cpu(device: str) -> bool:
-    """Whether a model with this `device` is served on the CPU, according to NVML."""
+    """Whether a model with this `device` is served on the CPU, depending on the GPUs that NVML
+    reports.
+    """
     return device == "cpu" or (device == "auto" and not has_gpu())
 
 

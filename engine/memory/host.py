@@ -1,4 +1,4 @@
-"""The host memory that is left for this process, according to Linux's system files."""
+"""The host memory that is left for this process, as Linux's system files report it."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model directory in Hugging Face layout, without torch."""
+"""Reads the JSON files in a model directory in Hugging Face layout, without torch."""
 
 import math
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class ModelDir:
     @classmethod
     def read(cls, path: str) -> "ModelDir":
         """Raises a one-line ModelError for a missing or incomplete directory, and for a model that
-        ExLlamaV2 can't read or would read wrongly, as far as the JSON files show.
+        ExLlamaV2 can't read or would read wrongly, to the extent that the JSON files show it.
         """
         try:
             return cls._read(Path(path))

@@ -95,7 +95,7 @@ class Tokenizer:
         return self._limited(self._encode_escaped, text, max_tokens)
 
     def guess(self, num_characters: int) -> int:
-        """The minimum number of tokens that texts of this total length probably have, judging by
+        """The minimum number of tokens that texts of this total length probably have, judging from
         the most recently encoded texts.
         """
         return self._density.guess(num_characters)

@@ -55,7 +55,7 @@ def check_files(root: Path) -> None:
 
 
 def check_format(root: Path, model_config: dict[str, Any]) -> None:
-    """Checks the format that config.json states. Raises ModelError."""
+    """Checks the format that config.json specifies. Raises ModelError."""
     told = model_config.get("quantization_config")
     quantization = told if isinstance(told, dict) else {}
     method = quantization.get("quant_method")

@@ -90,7 +90,7 @@ class Entry:
 
     @property
     def is_sure_to_load(self) -> bool:
-        """Whether a running change will load the model without having to wait for room."""
+        """Whether a change in progress will load the model without having to wait for room."""
         load = self.load
         if load is None or load.is_unload:
             return False

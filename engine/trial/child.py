@@ -104,7 +104,7 @@ def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
 
 
 def _texts(source: str) -> Iterator[str]:
-    """Texts for which a hostile expression in tokenizer.json may take forever."""
+    """Texts on which a hostile expression in tokenizer.json may take forever."""
     yield "".join(map(chr, range(32, 127))) + " é漢字😀\r\n\n"
     patterns = "".join(re.findall(r'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"', source))
     characters = dict.fromkeys("a0 \n.é漢" + patterns)

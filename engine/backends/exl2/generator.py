@@ -1,5 +1,5 @@
-"""The library's generator with our own decode step, which gives the same results with less work on
-the host.
+"""The library's generator with our own decode step, which produces the same results with less work
+on the host.
 
 The library handles one job after another, with tensor operations for each token. This step handles
 all jobs at once, on the device or with plain integers. requirements.txt pins the version of
@@ -76,7 +76,7 @@ class Generator(HeldGenerator):
             raise
 
     def prove(self, job: Exl2Job) -> None:
-        """Run one job alone. The page table is empty afterwards. If the job fails, raises its
+        """Run one job on its own. The page table is empty afterwards. If the job fails, raises its
         error.
         """
         self.enqueue(job)
@@ -156,7 +156,7 @@ class Generator(HeldGenerator):
         return self.draw.start([job.sampler for job in step.jobs], logits[:num_jobs], negative)
 
     def _draw_one_by_one(self, jobs: Sequence[Exl2Job]) -> Drawn:
-        """Draws for each job alone, so that only the faulty one fails."""
+        """Draws for each job separately, so that only the faulty job fails."""
         drawn = Drawn([], [])
         for job in jobs:
             if not job.is_active:  # its pages may belong to another job

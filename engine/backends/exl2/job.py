@@ -61,7 +61,7 @@ class Exl2Job(PagedJob):
     # Decoding by a `Generator`
 
     def ends_with(self, token_id: int) -> bool:
-        """Whether this token certainly ends the job. Other tokens may end it too."""
+        """Whether this token certainly ends the job. Other tokens may end the job, too."""
         return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
 
     @property

@@ -80,7 +80,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def num_left(self) -> int:
-        """The number of tokens of the job's prompts that have not been computed yet."""
+        """The number of tokens in the job's prompts that have not been computed yet."""
         return sum(len(s.sequence_ids) - 1 - s.kv_position for s in self.sequences)
 
     @property
@@ -230,7 +230,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def _score_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of the prompt with its logprobs. After the last chunk, each iteration
-        adds a `PromptScored` to the results until it is delivered.
+        adds a `PromptScored` to the results until one has been delivered.
         """
         [sequence] = self.sequences
         start, last = sequence.kv_position, len(sequence.sequence_ids) - 1

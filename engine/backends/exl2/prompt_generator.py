@@ -61,7 +61,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         return best, length
 
     def _pages_beginning_with(self, first: int, second: int) -> list[Any]:
-        """Pages that begin, or used to begin, with these two tokens."""
+        """The pages that begin, or used to begin, with these two tokens."""
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]
 

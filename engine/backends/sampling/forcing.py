@@ -5,7 +5,7 @@ from switchyard.engine.job import Forced
 
 
 class Forcing:
-    """A rule of one job that, for example, ends the model's reasoning at its limit."""
+    """A rule for one job that, for example, ends the model's reasoning at its limit."""
 
     is_ready = True
     is_done = False

@@ -59,7 +59,9 @@ class Matcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next mask exists and it is this job's turn, or the mask is overdue."""
+        """Whether the next mask exists and it is this job's turn, or whether the mask is
+        overdue.
+        """
         if not self._allowed.done():
             return self._is_overdue
         return not self._needs_turn or self._turns.is_free

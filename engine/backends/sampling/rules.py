@@ -45,7 +45,7 @@ class Rule(Protocol):
         """Returns the limit on the next token, or None if there is no limit."""
 
     def begin(self) -> None:
-        """Called when the next token is about to be drawn. Calls of `limit` and `accept` follow."""
+        """Called when the next token is about to be drawn. Calls to `limit` and `accept` follow."""
 
     def wait(self, seconds: float) -> None:
         """Wait until the rule is ready, for at most this many seconds."""

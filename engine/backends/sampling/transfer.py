@@ -10,7 +10,9 @@ import torch
 def upload(
     values: Sequence[Any] | np.ndarray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Unlike torch.tensor(..., device=...), this function does not wait."""
+    """Copies data to the device. Unlike torch.tensor(..., device=...), this function does not
+    wait.
+    """
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 

@@ -39,8 +39,8 @@ def branches(
     note: Callable[[Schema], None] = lambda _: None,
 ) -> list[Branch]:
     """The branches of `schemas`. A value is valid for all of `schemas` if it is valid for all
-    schemas of some branch. `note` is called for each schema that has a `oneOf`. Raises InvalidJob
-    for too many branches.
+    schemas in one of the branches. `note` is called for each schema that has a `oneOf`. Raises
+    InvalidJob for too many branches.
     """
     if len(schemas) == 1 and COMBINING.isdisjoint(schemas[0].content):
         return [tuple(schemas)]
@@ -143,7 +143,7 @@ def type_of(value: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text that is the same for equal JSON values, and only for these."""
+    """A text that is the same for equal JSON values, and different for others."""
     return json.dumps(_plain(value), sort_keys=True)
 
 

@@ -50,7 +50,7 @@ def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
 
 
 class Document:
-    """All schemas of a document. One thread."""
+    """All schemas in a document. One thread."""
 
     def __init__(self, root: Any) -> None:
         """Raises InvalidJob for a reference that leads to no schema in the document."""
@@ -161,7 +161,7 @@ class Document:
 
 
 def _below(content: Json) -> Iterator[tuple[str, Any]]:
-    """The schemas directly inside a schema, each with its path from there."""
+    """Yields the schemas directly inside a schema, each with its path relative to that schema."""
     for keyword, value in content.items():
         path = keyword[:MAX_SHOWN]
         if keyword in NAMED and isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""The properties that an object's schemas admit: named properties, properties that match a pattern,
-and all others. Pure.
+"""The properties that an object's schemas admit, which are named properties, properties that match
+a pattern, and all others. Pure.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +127,7 @@ def _others(
 
 
 def _search(pattern: str, branch: Branch) -> Iterator[str]:
-    """Regular expressions for plainly spelled strings that contain a match of `pattern`."""
+    """Regular expressions for plainly spelled strings that contain a match for `pattern`."""
     for part in _alternatives(regex_to_lark(pattern, "dw")):
         before = "" if part.startswith("^") else f"{BARE_CHARACTER}*"
         is_ended = part.endswith("$") and (len(part) - len(part[:-1].rstrip("\\"))) % 2
@@ -167,7 +167,9 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _complement(texts: Sequence[str]) -> str:
-    """A regular expression for all texts except these. Its size grows with theirs."""
+    """A regular expression for all texts except these. Its size grows with the size of the
+    texts.
+    """
     by_first: dict[str, list[str]] = {}
     for text in texts:
         if text:

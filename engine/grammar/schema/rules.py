@@ -252,7 +252,7 @@ class Rules:
 
     def _lines(self, start: _Rule) -> Iterator[str]:
         """The rules that `start` needs, in the order in which the compiler processes them, so that
-        depth means the same there as here.
+        depth means the same in both.
         """
         done: set[str] = set()
         left = [(start, 1)]

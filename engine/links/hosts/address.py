@@ -17,8 +17,8 @@ MODE = 0o600  # write access to it allows running code
 
 
 def check(address: str) -> None:
-    """Raises ModelError for an invalid address, or one that any user of the machine could take
-    over.
+    """Raises ModelError for an invalid address, or for an address that any user of the machine
+    could take over.
     """
     if address.startswith(UNIX):
         if not os.path.isabs(address.removeprefix(UNIX)):

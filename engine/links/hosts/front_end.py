@@ -69,7 +69,7 @@ class FrontEnd:
         self._outbox.put(events)
 
     def end(self) -> None:
-        """End the connection after all events so far have been sent."""
+        """End the connection once all previous events have been sent."""
         self._outbox.put(None)
 
     def join(self, timeout: float) -> None:

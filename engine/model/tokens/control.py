@@ -1,4 +1,6 @@
-"""Tokens that control a model, such as the ends of turns. A user's text must not become one."""
+"""Tokens that control a model, such as the ends of turns. A user's text must not become such a
+token.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

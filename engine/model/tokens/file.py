@@ -38,7 +38,7 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
 
 def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> None:
     """Raises ModelError for tokens outside the vocabulary of the weights, except for added tokens,
-    because some files contain one for padding.
+    because some files contain an added token for padding.
 
     `num_tokens`: one more than the highest id of a token.
     """

@@ -42,7 +42,7 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
 def load(
     model: ExLlamaV2, split: Sequence[float], cache: Any, tokens: int, progress: Callback
 ) -> ExLlamaV2Cache_TP:
-    """`split`: GiB for each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
+    """`split`: the GiB for each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
     shares = list(split)
     try:
         context = TPContext(model, shares, tokens, cache)

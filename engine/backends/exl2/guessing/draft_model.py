@@ -36,7 +36,7 @@ class DraftModel:
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
         """Returns `number` tokens for each job. Each job must have pages for these tokens and for
-        one more.
+        one more token.
         """
         for job in jobs:
             self._follow(job)

@@ -23,7 +23,7 @@ PATIENCE = 0.001
 
 class GuessingGenerator(Generator):
     """The pass of a step computes the most recent token and the guessed tokens of each job. The
-    step draws all tokens that were guessed right, and one more token, exactly as steps of one token
+    step draws all tokens that were guessed right, and one more token, exactly as single-token steps
     would have done.
     """
 
@@ -44,7 +44,7 @@ class GuessingGenerator(Generator):
 
     @property
     def _looks_ahead(self) -> bool:
-        """A pass that is launched ahead can't check guesses."""
+        """False if the step guesses, because a pass that is launched ahead can't check guesses."""
         return super()._looks_ahead and not self._choose_number(self.decoding())
 
     def _choose_number(self, jobs: Sequence[Exl2Job]) -> int:
@@ -128,7 +128,7 @@ class GuessingGenerator(Generator):
                 self._source.note(job, len(guess), number)
 
     def _draw_rows(self, jobs: Sequence[Exl2Job], logits: torch.Tensor) -> Drawn:
-        """If one job fails, the others still draw."""
+        """Draws for each job. If one job fails, the others still draw."""
         try:
             return self.draw.start([job.sampler for job in jobs], logits, None).take()
         except BaseException as error:

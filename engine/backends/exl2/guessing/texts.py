@@ -36,7 +36,7 @@ class OwnTexts:
         return text.rate if text is not None and len(text) == job.num_tokens else 0.0
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
-        """Returns guesses for the next tokens of each job: at most `number`, possibly none."""
+        """Returns guesses for each job's next tokens, at most `number` and possibly none."""
         return [self._texts[job].guess(number) if self.rate(job) else [] for job in jobs]
 
     def note(self, job: Exl2Job, number: int, accepted: int) -> None:

@@ -1,4 +1,4 @@
-"""Corrects what ExLlamaV2 misreads about attention: windows, and tables of sines and cosines.
+"""Corrects the attention windows, and the tables of sines and cosines, that ExLlamaV2 misreads.
 Engine thread.
 """
 

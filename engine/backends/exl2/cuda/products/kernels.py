@@ -1,4 +1,4 @@
-"""The kernels of one GPU: compiled, loaded, and launched with tensors. Engine thread."""
+"""Compiles and loads the kernels of one GPU, and launches them with tensors. Engine thread."""
 
 import ctypes
 from collections.abc import Sequence
@@ -134,7 +134,7 @@ class Kernels:
     def normalize(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, orders: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Returns the RMSNorm of each row of `x`, once in each of the column orders."""
+        """Returns the RMSNorm of each row of `x`, once for each of the column orders."""
         rows, size = x.shape
         outputs = [torch.empty_like(x) for _ in orders]
         found = params.Norm(

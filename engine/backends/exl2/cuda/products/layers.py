@@ -65,8 +65,8 @@ class OwnProducts:
         torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Release the matrices. Graphs must no longer use them, and afterwards the model can only
-        be unloaded.
+        """Release the matrices. Graphs must no longer use the matrices, and afterwards the model
+        can only be unloaded.
         """
         for module in self._replaced:
             for name in ("forward", "get_weight_tensor_dq"):

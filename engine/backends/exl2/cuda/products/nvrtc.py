@@ -138,7 +138,9 @@ def _load() -> ctypes.CDLL:
 
 
 def _files() -> list[pathlib.Path]:
-    """The files of NVRTC in torch's wheels and in torch itself, followed by the system's NVRTC."""
+    """Returns the NVRTC libraries in torch's wheels and in torch itself, followed by the system's
+    NVRTC.
+    """
     places = [pathlib.Path(path, "nvidia") for path in sys.path]
     places.append(pathlib.Path(torch.__file__).parent / "lib")
     patterns = ("cu*/lib/libnvrtc.so.*", "cuda_nvrtc/lib/libnvrtc.so.*", "libnvrtc*.so*")

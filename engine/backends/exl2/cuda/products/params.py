@@ -16,8 +16,8 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 
 class Tiling(NamedTuple):
-    """How a product is computed: the macros of multiply.cu, and `blocks`, the number of blocks on
-    each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
+    """How a product is computed, as the macros of multiply.cu, and `blocks`, the number of blocks
+    on each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
     tiles are divided evenly.
     """
 
@@ -40,7 +40,7 @@ class Tiling(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Bytes of workspace for each block: two tiles of sums."""
+        """The bytes of workspace for each block, which holds two tiles of sums."""
         return 2 * self.TT * 8 * self.WN * TILE * 4
 
 
