@@ -200,7 +200,7 @@ class Stats:
         )
 
     def at_rest(self) -> "Stats":
-        """The same counts, for an engine that currently holds nothing."""
+        """The same counts, for an engine that currently holds no jobs or memory."""
         return replace(self, num_active=0, num_pending=0, num_wanted=0, occupancy=Occupancy())
 
 

@@ -39,7 +39,7 @@ OnUse = Callable[[Used], int | None]
 
 
 class Stream:
-    """A single queue for the events of one request's jobs. One thread reads it.
+    """A single queue for the events of one request's jobs, which one thread reads.
 
     The engine thread only puts events into the queue, which never blocks. Every job ends with
     exactly one `Finished` or `Failed`.

@@ -109,7 +109,7 @@ def traffic(server):
 
 
 def draw_board(url, seconds):
-    """Draws every panel of lines from its own queries. Panels without values say so."""
+    """Draws every panel with lines from its own queries. Panels without values say so."""
     panels = [p for p in json.loads(BOARD.read_text())["panels"] if p["type"] == "timeseries"]
     rows = -(-len(panels) // 4)
     figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.1 * rows), layout="constrained")

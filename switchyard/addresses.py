@@ -12,7 +12,7 @@ LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
 def addresses_here(table: str | None = None) -> list[str]:
-    """All IPv4 addresses of this machine. `table`: the text of /proc/net/fib_trie."""
+    """Returns all of this machine's IPv4 addresses. `table`: the text of /proc/net/fib_trie."""
     if table is None:
         with open("/proc/net/fib_trie") as file:
             table = file.read()

@@ -1,4 +1,4 @@
-"""Creates instances for an entry of the table, and points the entry to them."""
+"""Creates instances for entries in the table, and points the entries to them."""
 
 import threading
 from collections.abc import Callable

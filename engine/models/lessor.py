@@ -49,7 +49,9 @@ class Lessor:
 
     @contextlib.contextmanager
     def _waiting(self, entry: Entry) -> Iterator[None]:
-        """Counts waiting requests, because each holds a request thread. Raises Full."""
+        """Limits the number of waiting requests, because each holds a request thread. Raises
+        Full.
+        """
         with self._changed:
             number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
             if number >= most:

@@ -1,4 +1,4 @@
-"""A change to an entry of the table, and the order in which changes run."""
+"""A change to an entry in the table, and the order in which changes run."""
 
 import contextlib
 import threading
@@ -22,8 +22,8 @@ class Load:
         is_load: bool = False,
         is_unload: bool = False,
     ) -> None:
-        """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
-        swap of a loaded model.
+        """`is_waited_for`: whether requests for the name wait for the end of the change. `is_load`:
+        False for a swap of a loaded model.
         """
         self.name = name
         self.is_waited_for = is_waited_for

@@ -83,8 +83,8 @@ class Names:
         return some
 
     def _aliased(self, name: str) -> str:
-        """The target of the alias `name` or, without one, of the longest alias with `*` that
-        matches.
+        """The target of the alias `name` or, if there is no such alias, of the longest matching
+        alias with `*`.
         """
         with self._changed:
             fitting = [a for a in self._aliases if a.endswith("*") and name.startswith(a[:-1])]

@@ -1,4 +1,4 @@
-"""Makes room for a model by evicting others."""
+"""Makes room for a model by evicting other models."""
 
 import logging
 import threading
@@ -133,8 +133,8 @@ class Room:
             return True
 
     def _in_places(self, but: Instance) -> list[Entry]:
-        """The models that count towards `max_loaded`, including those that will be loaded in any
-        case, such as with the server or by a swap. The caller holds the lock.
+        """The models that count towards `max_loaded`, including models that will be loaded in any
+        case, for example with the server or by a swap. The caller holds the lock.
         """
         return [
             entry

@@ -71,7 +71,7 @@ class Models:
 
     @property
     def engines(self) -> list[Engine]:
-        """The engines of all names, and replaced engines that are finishing their jobs."""
+        """The engines for all names, and replaced engines that are finishing their jobs."""
         with self._changed:
             entries = list(self._entries.values())
             return [one.engine for entry in entries for one in (entry.instance, *entry.retiring)]

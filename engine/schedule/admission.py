@@ -170,7 +170,7 @@ def refusal(
     prompt_tokens: int = 0,
 ) -> EngineError | None:
     """Returns a new error if an engine in this state, with this backlog, can't accept `num_jobs`
-    more jobs with `prompt_tokens` tokens now; otherwise None.
+    more jobs with `prompt_tokens` tokens now. Otherwise returns None.
     """
     state, max_jobs = stands.state, stands.max_jobs(config)
     if state not in ("ready", "recovering"):

@@ -77,7 +77,7 @@ class Batch:
             self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
 
     def end(self, identifier: str) -> None:
-        """Forget a job, including a waiting one that was put back."""
+        """Forget a job, even if it was put back and is waiting."""
         self._jobs.pop(identifier, None)
         self._emitted.discard(identifier)
         self._detectors.pop(identifier, None)
@@ -128,8 +128,8 @@ class Batch:
         return kept, list(loops.values())
 
     def put_back(self, identifier: str) -> Job | None:
-        """Take a job out and return it, so that it can run again. Returns None if it must not run
-        again.
+        """Take a job out of the batch and return it, so that it can run again. Returns None if the
+        job must not run again.
         """
         if identifier in self._emitted or identifier in self._put_back:
             return None
@@ -138,7 +138,7 @@ class Batch:
         return self._jobs.pop(identifier)
 
     def break_up(self, cause: str) -> tuple[list[Job], list[Failed]]:
-        """Take out the jobs that may run again, and end the others."""
+        """Take the jobs that may run again out of the batch, and end the others."""
         again = [self.put_back(identifier) for identifier in self.identifiers]
         return [job for job in again if job is not None], self._fail(cause)
 

@@ -33,8 +33,8 @@ class _Entry:
 
 
 class _Queue:
-    """The waiting jobs of one client with one priority. `clock`: the total `work` of the jobs that
-    it has started.
+    """A client's waiting jobs of one priority. `clock`: the total `work` of the jobs that the queue
+    has started.
     """
 
     def __init__(self, level: "_Level", client: str, serial: int) -> None:
@@ -56,8 +56,8 @@ class _Queue:
 
 
 class _Level:
-    """One priority. Its virtual time advances by started work, divided by its number of waiting
-    clients.
+    """The queues of one priority. Its virtual time advances by the work that is started, divided by
+    its number of waiting clients.
     """
 
     def __init__(self, turn: int) -> None:
@@ -71,20 +71,21 @@ class Pending:
     """Chooses the next job to start, by three nested rules. Work is measured in tokens; a
     completion counts as at most four times its client's usual answer.
 
-    - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
-      after the highest priority has started `factor` times that job's work. Together the lower
-      priorities get at least one part in `factor` + 1 of all work. So with `n` lower priorities,
-      none waits for longer than `n` turns until its next job starts.
+    - Priority: the highest priority goes first. Waiting lower priorities take turns of one job.
+      Each turn comes after the highest priority has started `factor` times that job's work.
+      Together the lower priorities get at least one part in `factor` + 1 of all work. With `n`
+      lower priorities, none of them waits for longer than `n` turns until its next job starts.
     - Client: within a priority, each client gets an equal share of the work, by start-time fair
       queueing (SFQ; Goyal, Vin, Cheng 1996). A job's tag is the work of its client that was started
       before it. New clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997), because with
       the virtual time of SFQ, a stream of new clients would starve the others.
-    - Size: within a client, the job with the least expected work (prompt and new tokens) first. A
-      job's fair wait is the client's waiting work when the job arrives, including the job. The job
-      is due after work of `factor` - 1 times its fair wait has started. Due jobs go first, in the
-      order in which they became due. So no job waits longer than `factor` times its fair wait plus
-      one job, because the work of the jobs due before it is at most its fair wait. Other jobs may
-      overtake a job that has no room, until they have done `factor` times its work; then all wait.
+    - Size: within a client, the job with the least expected work (prompt and new tokens) goes
+      first. A job's fair wait is the client's waiting work when the job arrives, including the job.
+      The job is due after work of `factor` - 1 times its fair wait has started. Due jobs go first,
+      in the order in which they became due. Therefore no job waits longer than `factor` times its
+      fair wait plus one job, because the work of the jobs due before it is at most its fair wait.
+      Other jobs may overtake a job that has no room, until they have done `factor` times its work;
+      then all wait.
     """
 
     def __init__(self, factor: float = 4.0) -> None:

@@ -81,7 +81,7 @@ class QueuePlaces:
         return identifiers.index(identifier) + 1 if identifier in identifiers else None
 
     def renew(self, max_age: float, timeout: float) -> None:
-        """Ask, unless `renew` has asked in the last `max_age` seconds."""
+        """Ask again, unless `renew` has asked in the last `max_age` seconds."""
         now = time.monotonic()
         if now - self._asked >= max_age:
             self._asked = now

@@ -19,7 +19,7 @@ def stuck(seconds: float) -> str:
 
 
 class Watchdog:
-    """Detects hangs of the engine thread. It reads only the time at which the current step began.
+    """Detects when the engine thread hangs. Reads only the time at which the current step began.
     Times are in seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Has a separate process read unknown model directories first. Any thread.
+"""Has a separate process read unknown model directories before this process opens them. Any thread.
 
 The files may come from a stranger, and may be designed to use up all memory, to take forever to
 read, or to crash a library.
@@ -156,7 +156,9 @@ def _end(status: int) -> str:
 
 
 def _python() -> str:
-    """The interpreter. `sys.executable` is the server's program if that embeds Python."""
+    """The path of the interpreter. `sys.executable` is the server's program if that program embeds
+    Python.
+    """
     if os.path.basename(sys.executable or "").startswith("python"):
         return sys.executable
     return os.path.join(sys.prefix, "bin", "python3")

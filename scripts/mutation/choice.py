@@ -89,8 +89,8 @@ class Chooser:
         return {name for name, text in self._texts.items() if wanted.search(text)}
 
     def _folder(self, file: str) -> list[str]:
-        """The tests in `tests/app` for `app`, in `tests/cli` for `switchyard/cli`, otherwise all
-        tests.
+        """The tests in `tests/app` for `app`, in `tests/cli` for `switchyard/cli`, and otherwise
+        all tests.
         """
         for part in reversed(file.split("/")[:-1]):
             if found := [name for name in self._texts if name.startswith(f"tests/{part}/")]:

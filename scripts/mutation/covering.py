@@ -89,7 +89,7 @@ class Map:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Map":
-        """Returns an empty map if there is no such file."""
+        """Reads the map from a file. Returns an empty map if there is no such file."""
         if not path.exists():
             return cls("", {}, [], {})
         content = json.loads(gzip.decompress(path.read_bytes()))

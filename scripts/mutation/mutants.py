@@ -1,4 +1,4 @@
-"""Mutants: small changes of a file's code, of the kinds that people make by mistake."""
+"""Mutants, which are small changes to a file's code of the kinds that people make by mistake."""
 
 import ast
 import dataclasses

@@ -62,7 +62,7 @@ class _Verdict:
 
 
 class Trials:
-    """Safe for many threads, each with its own copy."""
+    """Tries mutants on any number of threads, each with its own copy of the project."""
 
     def __init__(self, choose: Chooser, seconds: float, stop: threading.Event) -> None:
         """`seconds`: the maximum time of tests for one mutant."""

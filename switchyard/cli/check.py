@@ -99,7 +99,7 @@ def _of_ledger(settings: Settings) -> Finding:
 
 
 def _of_access_log(path: str) -> Finding:
-    """Checks the path without creating the file."""
+    """Checks the path of the access log without creating the file."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))

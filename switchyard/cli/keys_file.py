@@ -104,7 +104,7 @@ def _differ(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> set[st
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Locks out other commands that edit the file."""
+    """Prevents other commands from editing the file at the same time."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:

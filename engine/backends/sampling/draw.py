@@ -74,8 +74,8 @@ class Drawing:
 
 
 def check(token_id: int) -> None:
-    """Raises InvalidJob if the job's settings leave no token, and JobFailed if the logits are not
-    numbers.
+    """Raises InvalidJob if the job's settings exclude all tokens, and JobFailed if the logits are
+    not numbers.
     """
     if token_id == NONE_LEFT:
         raise InvalidJob("no token is left to choose from: all are banned")
