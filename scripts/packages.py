@@ -25,7 +25,7 @@ USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requiremen
 EXL3 = "requirements-exl3.txt"
 TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the size with CUDA
 OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
-CURE = "docs/deployment.md has other ways; SWITCHYARD_DEVICE=cpu does without the GPU"
+CURE = "docs/deployment.md has other ways; SWITCHYARD_DEVICE=cpu runs without the GPU"
 PIP = """
 import sys
 try:
@@ -77,7 +77,7 @@ def check_platform(listed: str) -> None:
     if this not in pythons:
         fail(
             f"{CUDA} has wheels for Python {pythons[0]} to {pythons[-1]}, but this is {this}:"
-            f" install one of those, and remove .venv; {CURE}"
+            f" install one of these versions, and remove .venv; {CURE}"
         )
 
 

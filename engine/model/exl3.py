@@ -98,12 +98,12 @@ def check_exl3(model_config: dict[str, Any]) -> None:
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
-            f"{name} keeps a state for each text, which is not yet supported. ExLlamaV3 serves"
+            f"{name} keeps a state for each text, which is not yet supported. ExLlamaV3 supports"
             f" {', '.join(PLAIN)}"
         )
     if name not in PLAIN:
-        why = "is not served with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
-        raise ModelError(f"the architecture {name} {why}. ExLlamaV3 serves {', '.join(PLAIN)}")
+        why = "is not supported with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
+        raise ModelError(f"the architecture {name} {why}. ExLlamaV3 supports {', '.join(PLAIN)}")
     quantization = model_config.get("quantization_config") or {}
     for entry in ("bits", "head_bits"):
         bits = quantization.get(entry)

@@ -67,7 +67,7 @@ def check_kind(model_config: dict[str, Any]) -> None:
     [architecture, *_] = model_config["architectures"]
     if architecture != "LlamaForCausalLM":
         raise ModelError(
-            f"the CPU backend serves LlamaForCausalLM, not {architecture}: "
+            f"the CPU backend supports only LlamaForCausalLM, not {architecture}: "
             "use a CUDA device for this model"
         )
     if model_config.get("quantization_config"):

@@ -149,7 +149,8 @@ class Entry:
         """Raises NotOurs for a shared engine."""
         if at := self.instance.served.config.at:
             raise NotOurs(
-                f"model {self.name} runs in shared engines, at {', '.join(at)}: restart those"
+                f"model {self.name} runs in shared engines at {', '.join(at)}: restart those"
+                " engines"
             )
 
 

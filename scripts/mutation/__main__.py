@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--sample", type=int, metavar="N", help="try N mutants, drawn at random")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the sample (0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the sample (default: 0)")
     add(
         "--changed",
         nargs="?",
@@ -40,7 +40,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--only", default="", metavar="TEXT", help="only mutants whose line contains this text")
     add("--list", action="store_true", help="only print the mutants, or the number of each kind")
-    add("--jobs", type=int, default=1, metavar="N", help="mutants at a time, each in a copy (1)")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of mutants at a time, each in its own copy (default: 1)",
+    )
     add(
         "--seconds",
         type=float,

@@ -118,7 +118,7 @@ class Matcher:
         if not is_taken:
             if allowed[token_id // 8] >> token_id % 8 & 1:  # allowed, but it took too many steps
                 check_matcher(self._matcher)
-            raise ArithmeticError(f"token {token_id} breaks the constraint")
+            raise ArithmeticError(f"token {token_id} violates the constraint")
         self.is_done = self._matcher.is_stopped()
         if not self.is_done:
             self._allowed = self._pool.submit(self._compute, self._bill.debt)

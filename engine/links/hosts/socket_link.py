@@ -96,7 +96,9 @@ class SocketLink:
         wire, self.pid = knock(self.at, current(self._key), self._fingerprint)
         with wire:
             self._hold(wire)
-            logger.info("model %s: process %d, at %s", self._config.name, self.pid, self.at)
+            logger.info(
+                "model %s: connected to process %d at %s", self._config.name, self.pid, self.at
+            )
             commands: queue.SimpleQueue[object] = queue.SimpleQueue()
             self._commands = commands
             writer = threading.Thread(

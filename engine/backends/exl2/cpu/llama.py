@@ -138,7 +138,7 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
         differing.append("hidden_act")
     if differing:
         raise ModelError(
-            f"the CPU backend serves only plain Llama models, but this model differs in"
+            f"the CPU backend supports only plain Llama models, but this model differs in"
             f" {', '.join(differing)}: use a CUDA device for this model"
         )
     if config.num_attention_heads % config.num_key_value_heads:
