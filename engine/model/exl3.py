@@ -114,8 +114,8 @@ def check_exl3(model_config: dict[str, Any]) -> None:
     told = re.match(r"\d+(?:\.\d+)*", str(quantization.get("version", "")))
     if told and tuple(map(int, told[0].split("."))) > VERSION:
         raise ModelError(
-            f"the weights were written by exllamav3 {told[0]}, which is newer than the version"
-            f" here, {'.'.join(map(str, VERSION))}: use weights from an older version"
+            f"the weights were written by exllamav3 {told[0]}, which is newer than"
+            f" {'.'.join(map(str, VERSION))}, the version here: use weights from an older version"
         )
 
 
