@@ -1,5 +1,5 @@
 """Write two tables in docs/models.md: which model fits on which GPU, according to `switchyard
-estimate`, and what ExLlamaV3 serves.
+estimate`, and which architectures ExLlamaV3 serves.
 
 Usage: .venv/bin/python scripts/model_table.py
 """
@@ -69,7 +69,9 @@ def footprints(name: str) -> Iterator[tuple[float, engine.ModelConfig, Footprint
 
 
 def best(name: str, models: list[tuple[float, engine.ModelConfig, Footprint]], gpu: int) -> str:
-    """The most bits for which a full context fits, in the first cache mode that fits."""
+    """The highest number of bits with which a full context fits, in the first cache mode that
+    fits.
+    """
     free = [gpu * GIB - CONTEXT]
     for bits, config, footprint in models:
         assert config.max_seq_len is not None

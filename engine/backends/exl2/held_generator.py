@@ -32,12 +32,12 @@ class HeldGenerator(PagingGenerator):
         ]
 
     def held(self) -> list[Exl2Job]:
-        """Returns the jobs whose logits are held, longest waiting first."""
+        """Returns the jobs whose logits are held, with the longest-waiting first."""
         held = [job for job in self.active_jobs if job.held is not None]
         return sorted(held, key=lambda job: job.held_at)
 
     def hold(self, step: Step | None) -> Step | None:
-        """Returns the rows of `step`, and the rows held earlier, whose tokens can be drawn now.
+        """Returns the rows whose tokens can be drawn now, both of `step` and of those held earlier.
         Holds the other rows of `step`.
         """
         back = [(job, job.held) for job in self.held() if job.sampler.begin()]
