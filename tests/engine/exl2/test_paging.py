@@ -234,11 +234,11 @@ def test_a_prompt_of_all_pages_but_a_token_gets_that_token(opened, num_tokens):
 
 
 def test_a_newcomer_waits_while_running_jobs_are_expected_to_need_the_pages(opened):
-    backend = opened(6)
+    backend = opened(7)
     for i in range(5):
         assert backend.has_room(of(f"{i}", 1))
         start(backend, of(f"{i}", 1, usual_tokens=250))
-    assert not backend.has_room(of("next", 1))  # the page that is left is theirs
+    assert not backend.has_room(of("next", 1))  # the pages that are left are theirs
 
 
 @pytest.mark.over_exl3("never")

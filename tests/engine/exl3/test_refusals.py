@@ -189,7 +189,7 @@ def test_the_backend_reads_the_model_or_is_the_given_one(make, backend, model, e
 def test_a_model_that_exl3_alone_reads_is_planned_before_its_download(make):
     path = make(**OLMO, **FLOAT).path
     done = CliRunner().invoke(main, ["estimate", path, "--bits", "4", "--gpu", "24GB"])
-    assert done.exit_code == 0 and done.output.startswith("Olmo3ForCausalLM, with 4 bits")
+    assert done.exit_code == 0 and done.output.startswith("Olmo3ForCausalLM, 4 bits per weight")
 
 
 def test_it_needs_a_gpu(make):

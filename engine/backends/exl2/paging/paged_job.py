@@ -151,7 +151,7 @@ class PagedJob(PromptJob):
         self._num_retries = 0
         self._first = self.num_sampled
         self.is_decoding = self.is_short = False
-        self.draft_start = NONE
+        self.draft_start = NONE  # same: otherwise a draft model computes more
         for sequence in self.sequences:
             sequence.kv_position = 0
             sequence.prefill_complete = False

@@ -2,6 +2,7 @@
 products this package computes. The layers are plain, as engine/memory/unpacked.py defines them.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ class CachedAttention:
     def __init__(self, model: Any, cache: Any) -> None:
         self._cache = cache
         device = model.modules[1].device_idx
-        self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         constants = model.get_device_context(device, scratch=False)
         # exllamav2 holds each angle twice, once for each half of a head.
         half = model.config.head_dim // 2
@@ -46,7 +46,7 @@ class CachedAttention:
             for part in cache.get_kv_state(own.layer_idx, rows, 0, most, *place)
         )
         busy = BUSY_IF_SHORT if table.shape[1] * page_size <= SHORT else BUSY
-        is_whole = length == 1 and rows * kv_heads >= busy * self._multiprocessors
+        is_whole = length == 1 and rows * kv_heads >= busy * multiprocessors(qkv.device)
         cos, sin = self._tables
         mixed: torch.Tensor = attn.flash_attn_with_kvcache(
             q=q,
@@ -65,6 +65,11 @@ class CachedAttention:
         )
         cache.store_kv_state(own.layer_idx, rows, 0, length, *place)
         return mixed.reshape(rows * length, -1)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def paged_params(pages: torch.Tensor, positions: torch.Tensor, length: int, page_size: int) -> Any:
