@@ -261,12 +261,12 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
     of, known = "this server", Settings.model_fields.keys()
     if place[0] == "models" and len(place) == 3:
         if name in known:
-            return "not a setting of one model: write it above the first [[models]]"
+            return "not a setting of one model: move it above the first [[models]]"
         of, known = "a model", TableModel.model_fields.keys()
     elif len(place) > 1:
         return f"not a setting of {place[0]}"
     elif name in TableModel.model_fields:
-        return "a setting of one model: write it in a table [[models]], even for a single model"
+        return "a setting of one model: move it to a [[models]] table, even for a single model"
     nearest = difflib.get_close_matches(name, known, 1)
     return f"not a setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 

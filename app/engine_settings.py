@@ -21,7 +21,7 @@ _OPTIONS = {one.name: one for one in dataclasses.fields(engine.ModelConfig)}
 
 
 def _of_engine(name: str, **more: Any) -> Any:
-    """A setting for the engine's option `name`. `more`: pydantic's arguments."""
+    """A setting for the engine's option `name`. `more`: further arguments for pydantic."""
     own = _OPTIONS[name]
     default = list(own.default) if isinstance(own.default, tuple) else own.default
     return Field(default, description=own.metadata["doc"], **more)
@@ -168,8 +168,8 @@ class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
         return self
 
     def engine_config(self) -> engine.ModelConfig:
-        """Like `to_config`. Raises engine.ModelError, which says where the wrong setting is
-        written.
+        """Like `to_config`, but the message of its engine.ModelError says where the wrong setting
+        is written.
         """
         try:
             return self.to_config()

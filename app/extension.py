@@ -74,7 +74,7 @@ class Switchyard:
         """
         if HOST in app.extensions:
             raise RuntimeError(
-                f"the application {app.name} already has Switchyard: use that extension"
+                f"the application {app.name} already has Switchyard: use the existing extension"
             )
         config = {k: v for k, v in app.config.items() if k.startswith(PREFIX)}
         url, key = config.pop(URL, None), config.pop(KEY_VARIABLE, None)
@@ -209,13 +209,13 @@ class Switchyard:
 
 
 def _end_of_visit(error: ClientGone) -> tuple[str, int]:
-    """The answer to a client that has left. Only the access log shows its status."""
+    """The response to a client that has left. Only the access log shows its status."""
     return "", PLAIN_KINDS[ClientGone].status
 
 
 def _check_host(settings: Settings) -> Callable[[], None] | None:
-    """The check of `Host`. None without `allowed_hosts`; the host application then does its own
-    checks.
+    """The function that checks `Host`. None without `allowed_hosts`; the host application then does
+    its own checks.
     """
     if not settings.allowed_hosts:
         return None
@@ -226,7 +226,5 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {k[len(PREFIX) :].lower(): v for k, v in config.items() if k.startswith(PREFIX)}
     for name in found:
         if name not in Settings.model_fields:
-            raise SettingsError(
-                f"{PREFIX}{name.upper()} in app.config is not a setting of Switchyard"
-            )
+            raise SettingsError(f"{PREFIX}{name.upper()} in app.config is not a Switchyard setting")
     return found

@@ -1,4 +1,4 @@
-"""The settings of several models: tables `[[models]]`, and settings for all of them."""
+"""The settings of several models: `[[models]]` tables, and settings for all models."""
 
 import ipaddress
 import os
@@ -172,7 +172,7 @@ class TableModel(ModelSettings, extra="forbid"):
         return _without_copies(super().to_config())
 
     def served(self) -> engine.Served:
-        """The model for the engine. Raises engine.ModelError, which names the model."""
+        """The model for the engine. Raises engine.ModelError with the model's name."""
         try:
             config = self.to_config()
         except engine.ModelError as error:
@@ -261,7 +261,7 @@ class TableSettings(EngineSettings):
         least = num_first + (num_first < len(self.models))
         if 0 < self.max_loaded < least:
             raise ValueError(
-                f"max_loaded: {num_first} models stay loaded, so it must be at least {least}"
+                f"max_loaded: must be at least {least}, because {num_first} models stay loaded"
             )
         if self.models_dir and not os.path.isdir(self.models_dir):
             raise ValueError(f"models_dir: {self.models_dir!r} is not a directory")
@@ -280,11 +280,11 @@ class TableSettings(EngineSettings):
         at = self._at_of(model)
         if CLUSTER not in at:
             own = sorted({"engines", "gpus_each", "nodes"} & model.model_fields_set)
-            return f'{own[0]} needs at = ["cluster"], and at is {at}' if own else ""
+            return f'{own[0]} needs at = ["cluster"], but at is {at}' if own else ""
         if len(at) > 1:
             return 'at = ["cluster"] must be the only address'
         if self.cluster is None:
-            return 'at = ["cluster"] needs a table [cluster]'
+            return 'at = ["cluster"] needs a [cluster] table'
         if model.gpus or self.gpus:
             return (
                 "gpus can't be set, because Ray chooses the GPUs: set their number with gpus_each"
@@ -316,7 +316,7 @@ class TableSettings(EngineSettings):
         return [self.complete(one) for one in self.models if self._at_of(one) == [CLUSTER]]
 
     def served(self) -> list[engine.Served]:
-        """All models, at least one. Raises engine.ModelError, which names the wrong setting."""
+        """All models, at least one. Raises engine.ModelError with the name of the wrong setting."""
         if not self.models:
             return [engine.Served(self.engine_config())]
         return [one.served() for one in self.tables()]

@@ -84,7 +84,7 @@ class Prompts:
 
     @cached_property
     def end_token_ids(self) -> tuple[int, ...]:
-        """See `closing_ids`."""
+        """The template's closing token; see `closing_ids`."""
         return closing_ids(self._template, self._model.tokenizer)
 
     @property
@@ -104,7 +104,7 @@ class Prompts:
         return 1
 
     def _may_think(self, request: Chat, text: str) -> bool:
-        """Whether the model itself may begin thoughts after the prompt `text`."""
+        """Whether the model may begin its thoughts by itself after the prompt `text`."""
         is_decided = text.rstrip().endswith(tuple(self._tags))
         return self.has_thoughts and not is_decided and not request.continue_final_message
 

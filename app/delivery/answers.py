@@ -63,7 +63,7 @@ def event_position() -> tuple[str, int] | None:
         return None
     identifier, _, number = event_id.rpartition(":")
     if not (identifier and number.isascii() and number.isdigit() and len(number) < 10):
-        raise BadRequest("Last-Event-ID: must be the id of an event of a stream", "Last-Event-ID")
+        raise BadRequest("Last-Event-ID: must be the id of an event in a stream", "Last-Event-ID")
     return identifier, int(number)
 
 
@@ -196,7 +196,7 @@ class Answers:
             )
         if not 0 < len(key) <= MAX_KEY:
             raise BadRequest(
-                f"Idempotency-Key: must have from 1 to {MAX_KEY} characters", "Idempotency-Key"
+                f"Idempotency-Key: must have 1 to {MAX_KEY} characters", "Idempotency-Key"
             )
         request = flask.request
         fingerprint = hashlib.sha256(

@@ -70,7 +70,7 @@ class ModelList(TypedDict):
 
 
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
-    """The routes of models, in OpenAI's shapes and those of the given formats."""
+    """The routes that list models, in OpenAI's format and in the given formats."""
     blueprint = flask.Blueprint("switchyard_openai_models", __name__, url_prefix="/v1")
     words_of = [format.words for format in formats if format.words and format.words.models]
     error = _either(ErrorBody, *(words.error for words in words_of))
@@ -81,7 +81,7 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     def list_models() -> flask.Response:
         """The served models, and the names of the presets. The member `models` is for Codex.
 
-        Anthropic's clients, which use the same path, get Anthropic's form.
+        Anthropic's clients, which use the same path, get Anthropic's format.
         """
         words = _spoken(formats)
         models = [services().models.get(name) for name in services().models.names]

@@ -12,9 +12,9 @@ HEADER = "X-Switchyard-Ignored"
 
 
 def register(target: flask.Flask | flask.Blueprint, takes_unknown: bool) -> None:
-    """Adds the header to all answers of an application or blueprint.
+    """Adds the header to all responses of an application or blueprint.
 
-    `takes_unknown`: unknown parameters are listed there too, instead of being refused.
+    `takes_unknown`: whether unknown parameters are listed there too, instead of being refused.
     """
     target.before_request(functools.partial(neutral.begin, takes_unknown))
     target.after_request(_say)

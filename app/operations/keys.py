@@ -165,8 +165,8 @@ def parse_keys(
             raise KeysError(f"{key.name} and {by_digest[key.digest].name} have the same hash")
         if max(key.priority, key.max_priority or 0) > max_priority:
             raise KeysError(
-                f"{key.name}: its priority, or max_priority, is above the server's setting"
-                f" max_priority, {max_priority}"
+                f"{key.name}: its priority, or max_priority, is above the server's max_priority"
+                f" setting, {max_priority}"
             )
         if key.budget_tokens is not None and not has_ledger:
             raise KeysError(f"{key.name}: budget_tokens needs the server's setting ledger")
@@ -175,7 +175,8 @@ def parse_keys(
 
 
 def blocks(text: str) -> list[str]:
-    """The text of a file in blocks: the head, then each entry from its `[[keys]]` to the next.
+    """The text of a file in blocks: first what precedes the entries, then each entry from its
+    `[[keys]]` to the next.
 
     Joining the blocks gives the text. A file with multi-line strings is a single block.
     """

@@ -102,8 +102,8 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Accepts a response format in Ollama's form, under Ollama's name `format`. Open WebUI
-        sends `format` to all servers.
+        """Accepts Ollama's kind of response format, under Ollama's name `format`. Open WebUI sends
+        `format` to all servers.
         """
         body = super().translate(body)
         if "format" not in body or "format" not in cls.other_names():
@@ -149,7 +149,7 @@ Wanted = tuple[str, str, Any]  # parameter, kind of constraint, value
 
 
 def _made(name: str, kind: str, value: Any) -> engine.Constraint:
-    """The constraint of one parameter. Raises BadRequest, which names the parameter."""
+    """The constraint that one parameter sets. Raises BadRequest with the parameter's name."""
     try:
         return _MAKE[kind](value)
     except engine.InvalidJob as error:
@@ -192,7 +192,7 @@ def _json(schema: Schema | str) -> engine.Constraint:
     try:
         return engine.constraints.json_schema(json.loads(schema))
     except (ValueError, RecursionError) as reason:
-        raise engine.InvalidJob(f"the schema is not JSON: {reason}") from None
+        raise engine.InvalidJob(f"the schema is not valid JSON: {reason}") from None
 
 
 _KINDS = {

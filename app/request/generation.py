@@ -193,7 +193,7 @@ class Generation(Constrained, Sampled):
         """The request with the parameters of its preset. The request's own parameters take
         precedence.
 
-        Raises BadRequest if there is no such preset, or its parameters don't fit the others.
+        Raises BadRequest if there is no such preset, or its parameters conflict with the others.
         """
         if self.preset is None:
             return self
@@ -239,7 +239,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def names(self) -> dict[str, str]:
-        """The request's names of parameters, keyed by the engine's names, where they differ."""
+        """The request's names for parameters, keyed by the engine's names, where they differ."""
         return {
             "max_new_tokens": "max_tokens",
             "min_new_tokens": "min_tokens",

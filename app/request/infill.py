@@ -65,7 +65,7 @@ def _files(
     extras: Sequence[Extra],
     read: Callable[[str], tuple[int, ...]],
 ) -> Iterator[int | None]:
-    """The tokens of other files, in the form of a repository with llama.cpp's placeholder names.
+    """The tokens of other files, laid out as a repository with llama.cpp's placeholder names.
 
     A model without tokens for files gets only their texts, one after another.
     """

@@ -1,6 +1,6 @@
-"""Parameters without effect, which are accepted and listed in the answer. Each request has its own
-context. A neutral value has no effect, such as 0 for a penalty that this server doesn't have. The
-tables group fields by the clients that send them, and each wire format chooses its tables.
+"""Parameters without effect, which are accepted and listed in the response. Each request has its
+own context. A neutral value, such as 0 for a penalty that this server doesn't have, has no effect.
+The tables group fields by the clients that send them, and each wire format chooses its tables.
 """
 
 import re
@@ -163,24 +163,26 @@ def end() -> None:
 
 
 def is_telling() -> bool:
-    """Whether this thread has a request whose answer will list the parameters without effect."""
+    """Whether this thread has a request whose response will list the parameters without effect."""
     return _told.get() is not None
 
 
 def note(name: str) -> None:
-    """Adds a field's name to those in the answer. A name that is unsafe in a header becomes `?`."""
+    """Adds a field's name to those that the response lists. A name that is unsafe in a header
+    becomes `?`.
+    """
     if (of_request := _told.get()) is not None:
         of_request.names[name if _NAME.fullmatch(name) else "?"] = None
 
 
 def takes_unknown() -> bool:
-    """Whether unknown parameters are listed in the answer instead of being refused."""
+    """Whether unknown parameters are listed in the response instead of being refused."""
     of_request = _told.get()
     return of_request is not None and of_request.takes_unknown
 
 
 def told() -> str:
-    """The names, joined by commas, in at most MAX_TOLD characters."""
+    """The noted names, joined by commas, in at most MAX_TOLD characters."""
     of_request = _told.get()
     text = ",".join(of_request.names) if of_request is not None else ""
     return text if len(text) <= MAX_TOLD else text[: text.rindex(",", 0, MAX_TOLD - 4)] + ",..."

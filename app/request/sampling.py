@@ -246,17 +246,17 @@ class Sampled(Parameters):
 
     def _check_mirostat(self) -> None:
         """Checks parameters that are combined with mirostat. Filters, which front ends always send,
-        are noted for the answer; if no answer can list them, they are refused.
+        are listed in the response; if no response can list them, they are refused.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default
             off = (default, -1) if name == "top_k" else (default,)
             if name in self.model_fields_set and getattr(self, name) not in off:
                 if not neutral.is_telling():
-                    raise BadRequest(f"{name}: mirostat replaces it", name)
+                    raise BadRequest(f"{name}: has no effect with mirostat", name)
                 neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
-            raise BadRequest("temperature: mirostat can't be greedy", "temperature")
+            raise BadRequest("temperature: must be at least 0.01 with mirostat", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
         """The parameters that need no tokenizer. `config` has the defaults."""
@@ -282,8 +282,8 @@ class Sampled(Parameters):
     def tokenized(self, job: engine.Job, tokenizer: engine.Tokenizer, limit: int) -> engine.Job:
         """`job` with the parameters that need a tokenizer, such as `banned_strings`.
 
-        `limit`: the maximum number of tokens in the negative prompt. Raises Rejected, which names
-        the parameter.
+        `limit`: the maximum number of tokens in the negative prompt. Raises Rejected with the
+        parameter's name.
         """
         more: dict[str, Any] = {}
         if self.dry_multiplier:

@@ -31,7 +31,7 @@ MAX_GIVEN = 300  # names in a body, whose fields may also have other servers' na
 NEUTRAL = "Not supported, except for these values, which have no effect."
 TOLD = "Any value is accepted without effect; the response says so."
 SETTLED = "Not supported, except for these values, which other parameters or the route imply."
-OTHER = "Another name of"
+OTHER = "Another name for"
 TAG = "\0"  # the first character of a discriminator's tag, which isn't part of a parameter's path
 
 
@@ -131,12 +131,12 @@ class Parameters(BaseModel):
 
     @classmethod
     def names_of_fields(cls) -> Mapping[str, str]:
-        """The API's names of the fields that a client may set, keyed by field."""
+        """The API's names for the fields that a client may set, keyed by field."""
         return _names_of_fields(cls)
 
     @classmethod
     def lacking(cls) -> Table:
-        """`neutral`, without the parameters that the body has."""
+        """The table `neutral`, without the parameters that the body has."""
         return _lacking(cls)
 
     @classmethod
@@ -161,7 +161,7 @@ class Parameters(BaseModel):
 
     @contextlib.contextmanager
     def as_said(self) -> Iterator[None]:
-        """Within this context, errors about fields use the client's own names of parameters."""
+        """Within this context, errors about fields use the client's own names for parameters."""
         with renaming(self._said), renaming(self.names_of_fields()):
             yield
 
@@ -190,7 +190,7 @@ def known_by(kind: type[Parameters]) -> set[str]:
 
 
 def validate(kind: type[Request], body: dict[str, Any]) -> Request:
-    """Validates a body, and returns the request. Raises BadRequest, which names the parameter."""
+    """Validates a body, and returns the request. Raises BadRequest with the parameter's name."""
     given, said = _known(kind, kind.translate(without_nulls(body, MAX_GIVEN)))
     with renaming(said):
         given = kind.settle(given)
@@ -215,7 +215,7 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
 
 
 def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The given parameters by the API's names, and the client's names where they differ.
+    """The given parameters, keyed by the API's names, and the client's names where they differ.
 
     Raises BadRequest if two names set a parameter to different values.
     """
@@ -231,7 +231,9 @@ def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any]
             given[known] = value
             said[known] = name
         elif isinstance(value, bool) != isinstance(given[known], bool) or value != given[known]:
-            raise BadRequest(f"{name} and {said[known]} are the same parameter, but differ", name)
+            raise BadRequest(
+                f"{name} and {said[known]} are the same parameter, but their values differ", name
+            )
     return given, {known: name for known, name in said.items() if known != name}
 
 

@@ -20,7 +20,9 @@ def strings(value: Any) -> Any:
     try:
         return json.loads(value[:MAX_JSON])
     except (ValueError, RecursionError):
-        raise ValueError("must be a list of strings, or a string with its JSON") from None
+        raise ValueError(
+            "must be a list of strings, or a string that contains one as JSON"
+        ) from None
 
 
 def token_ids(value: Any) -> Any:

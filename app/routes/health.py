@@ -93,7 +93,7 @@ def why_unready() -> str | None:
 
 
 def unavailable(reason: str) -> flask.Response:
-    """A 503 in llama.cpp's form, because llama.cpp's clients look for the message while a model
+    """A 503 in llama.cpp's format, because llama.cpp's clients look for the message while a model
     loads.
     """
     message = "Loading model" if reason == REASONS["loading"] else reason

@@ -49,7 +49,7 @@ class Cancelled(TypedDict):
 @blueprint.get("/requests")
 @declares({200: RequestList})
 def list_requests() -> flask.Response:
-    """A row for each choice of each request that has not ended, grouped by model.
+    """An entry for each choice of each request that has not ended, grouped by model.
 
     With an API key, the list contains the requests of that key; with an admin's key, all requests.
     """

@@ -1,4 +1,4 @@
-"""Viewers of the server's state: pages that get a frame each second. Each frame is made once for
+"""Viewers of the server's state: pages that get a frame every second. Each frame is made once for
 all viewers.
 """
 

@@ -58,7 +58,7 @@ def test_a_wrong_value_is_named(read, model, cluster, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + MODEL, r'llama: at = \["cluster"\] needs a table \[cluster\]'),
+        (HEAD + MODEL, r'llama: at = \["cluster"\] needs a \[cluster\] table'),
         (HEAD + 'at = ["cluster"]\n' + CLUSTER, r"at in .*\"cluster\" needs \[\[models\]\] tables"),
         (
             HEAD + MODEL.replace('["cluster"]', '["cluster", "10.0.0.2:7000"]') + CLUSTER,
@@ -67,7 +67,7 @@ def test_a_wrong_value_is_named(read, model, cluster, message):
         *(
             (
                 HEAD + MODEL.replace("cluster", "10.0.0.2:7000") + f"{line}\n" + CLUSTER,
-                rf"llama: {line.split()[0]} needs at = \[\"cluster\"\], and at is .*10.0.0.2:7000",
+                rf"llama: {line.split()[0]} needs at = \[\"cluster\"\], but at is .*10.0.0.2:7000",
             )
             for line in ("engines = 2", "gpus_each = 1", 'nodes = ["a"]')
         ),

@@ -46,7 +46,7 @@ def test_it_is_told_in_the_words_of_each_api(make):
         *(429, "insufficient_quota", "insufficient_quota"),
     )
     assert error["message"] == (
-        "the API key ann has used 5 tokens of its budget of 5 a month; it starts again at"
+        "the API key ann has used 5 tokens of its budget of 5 a month; the budget starts again at"
         " 2026-12-01T00:00:00Z"
     )
     assert response.headers["x-should-retry"] == "false"
@@ -123,7 +123,7 @@ def test_what_still_runs_counts_after_the_end_of_another():
 def test_a_period_is_that_of_utc_wherever_the_server_is(make, wall, period):
     client = make(5, period)
     assert ask(client) == 200
-    says = "it starts again at 2026-12-01T00:00:00Z"
+    says = "the budget starts again at 2026-12-01T00:00:00Z"
     assert says in post(client, BODY, headers=bearer("ann")).json["error"]["message"]
     wall.now += 1
     assert ask(client) == 200

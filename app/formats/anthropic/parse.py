@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's API, and their conversion to chats of OpenAI's form. Pure."""
+"""Request bodies of Anthropic's API, and their conversion to chats in OpenAI's format. Pure."""
 
 from collections.abc import Set
 from typing import Annotated, Any, ClassVar, Literal
@@ -281,7 +281,7 @@ class MessageRequest(MessagesBody, Generation):
 
 
 def message(body: dict[str, Any]) -> MessageRequest:
-    """Parses the request for a message from its JSON body. Raises BadRequest."""
+    """Parses a request for a message from its JSON body. Raises BadRequest."""
     return validate(MessageRequest, body)
 
 

@@ -1,4 +1,4 @@
-"""Requests of llama.cpp's /completion. Pure."""
+"""Requests to llama.cpp's /completion. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace

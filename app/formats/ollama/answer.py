@@ -1,4 +1,4 @@
-"""Answers requests of Ollama's API, streamed or not. Request threads."""
+"""Answers requests to Ollama's API, streamed or not. Request threads."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model, without the tag `:latest` unless the name of a served model has it."""
+    """The name of a model, without the tag `:latest` unless it is part of a served model's name."""
     if name is None or not name.endswith(LATEST):
         return name
     try:

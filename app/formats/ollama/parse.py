@@ -38,7 +38,7 @@ class OllamaBody(OllamaDefaults, Chat):
     reasons: ClassVar[dict[str, str]] = {
         **Chat.reasons,
         "images": "this server's models can't see images",
-        "template": "the model's own is used",
+        "template": "the model's own template is used",
     }
     unset: ClassVar[Table] = {
         **OllamaDefaults.unset,
@@ -247,10 +247,10 @@ def _read(kind: type[Kind], body: dict[str, Any]) -> Kind:
 
 
 def chat(body: dict[str, Any]) -> ChatRequest:
-    """Parses the request for a chat from its JSON body. Raises BadRequest."""
+    """Parses a request for a chat from its JSON body. Raises BadRequest."""
     return _read(ChatRequest, body)
 
 
 def generate(body: dict[str, Any]) -> GenerateRequest:
-    """Parses the request for a generation from its JSON body. Raises BadRequest."""
+    """Parses a request for a generation from its JSON body. Raises BadRequest."""
     return _read(GenerateRequest, body)

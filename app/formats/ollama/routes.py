@@ -66,7 +66,7 @@ def ollama_generate() -> flask.Response:
 @blueprint.get("/version")
 @declares({200: bodies.OllamaVersion}, error=OllamaErrorBody)
 def ollama_version() -> flask.Response:
-    """The version of Ollama that this API follows, and the server's own."""
+    """The version of Ollama that this API follows, and the server's own version."""
     return json_response({"version": VERSION, "switchyard": __version__})
 
 
@@ -140,14 +140,14 @@ def ollama_pull() -> flask.Response:
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_embed() -> flask.Response:
     """Not supported: this server has no embeddings."""
-    _refuse("has no embeddings: its models generate text")
+    _refuse("offers no embeddings: its models only generate text")
 
 
 @blueprint.post("/embeddings")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_embeddings() -> flask.Response:
     """Not supported: this server has no embeddings."""
-    _refuse("has no embeddings: its models generate text")
+    _refuse("offers no embeddings: its models only generate text")
 
 
 @blueprint.post("/push")

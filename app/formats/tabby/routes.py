@@ -83,7 +83,7 @@ def permission() -> flask.Response:
     {200: bodies.TabbyTokens}, body=parse.TokenEncode, errors=(503,), example={"text": "Hello!"}
 )
 def encode_tokens() -> flask.Response:
-    """The tokens of a text."""
+    """Convert a text to tokens."""
     request = _receive(parse.TokenEncode)
     model = services().models.get()
     with names_of(request):
@@ -101,7 +101,7 @@ def encode_tokens() -> flask.Response:
     {200: bodies.TabbyText}, body=parse.TokenDecode, errors=(503,), example={"tokens": [5, 6]}
 )
 def decode_token_ids() -> flask.Response:
-    """The text of tokens."""
+    """Convert tokens to text."""
     request = _receive(parse.TokenDecode)
     model = services().models.get()
     text = model.tokenizer.decode_given(request.tokens, model.max_told)

@@ -166,7 +166,7 @@ class Session:
         return Running(identifier, Reader(submitted), model, answer, neutral.told(), account)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
-        """Cancels a generation. Its end follows as an event."""
+        """Cancels a generation. An event for its end follows."""
         running = self._running.get(identifier)
         if running is None:
             raise BadRequest(f"id {identifier!r} has no running generation", "id", "unknown_id")
