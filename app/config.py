@@ -198,7 +198,7 @@ class Settings(OperationSettings, TableSettings):
     @pydantic.field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: list[str]) -> list[str]:
-        """Checks that origins have the form that browsers send, because they are compared
+        """Checks that origins have the format that browsers send, because they are compared
         literally.
         """
         for origin in value:
@@ -239,7 +239,7 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def takes_unknown(self) -> bool:
-        """Whether unknown parameters are listed in the answer instead of being refused."""
+        """Whether unknown parameters are listed in the response instead of being refused."""
         return self.unknown_parameters == "ignore"
 
     @property
@@ -272,7 +272,9 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
 
 
 def _table_of(place: tuple[int | str, ...]) -> str:
-    """The table `[[models]]` at `place`, counted from 1; empty if there is none."""
+    """A note that gives the number of the `[[models]]` table at `place`, from 1; empty if there is
+    no table.
+    """
     match place:
         case ("models", int(index), *_):
             return f" (in table {index + 1} of [[models]])"

@@ -68,7 +68,7 @@ class LimitReached(SwitchyardError):
 
 
 class BudgetSpent(SwitchyardError):
-    """The budget of the request's API key is used up. Unlike for LimitReached, a short wait does
+    """The budget of the request's API key is used up. Unlike with LimitReached, a short wait does
     not help.
     """
 

@@ -51,7 +51,7 @@ class Switchyard:
         before_request: Callable[[], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """`before_request`: called before each request of the API, like Flask's `before_request`;
+        """`before_request`: called before each request to the API, like Flask's `before_request`;
         if it returns a value, that value is the response. `settings`: settings by name. Raises
         SettingsError, and the exceptions of `init_app`.
         """
@@ -107,7 +107,7 @@ class Switchyard:
     def close(self, drain: float | None = None) -> bool:
         """Releases the models, unless another application of the process uses them.
 
-        Waits for the models' jobs, at most `drain` seconds; the default is the setting `grace`.
+        Waits for the models' jobs, at most `drain` seconds; the default is the `grace` setting.
         Requests are refused until the next `start`. Returns whether everything was released.
         """
         return self._host().close(drain)
@@ -164,7 +164,8 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> int:
-        """The number of prompt tokens of `prompt`, or of `messages` in the model's template.
+        """The number of prompt tokens in `prompt`, or in `messages` when rendered with the model's
+        template.
 
         `parameters`: with `messages`, those of a chat, such as `chat_template_kwargs`; with
         `prompt`, only `model`. Works while the model loads. Raises BadRequest, engine.Rejected,

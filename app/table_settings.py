@@ -44,7 +44,7 @@ class EngineRange(pydantic.BaseModel, extra="forbid"):
 
 
 class ClusterSettings(pydantic.BaseModel, extra="forbid"):
-    """The table `[cluster]`, the same on every machine."""
+    """The `[cluster]` table, which is the same on every machine."""
 
     head: ipaddress.IPv4Address
     network: ipaddress.IPv4Network
@@ -108,7 +108,7 @@ def check_label(label: str) -> None:
 
 
 class TableModel(ModelSettings, extra="forbid"):
-    """A table `[[models]]`. Settings outside the tables are its defaults."""
+    """A `[[models]]` table. Settings outside the tables provide its defaults."""
 
     model: str = Field(description="Directory of the model.")
     aliases: list[str] = Field([], description="Other names of the model, as in `model_aliases`.")
@@ -241,7 +241,7 @@ class TableSettings(EngineSettings):
     def _fit_together(self) -> Self:
         if self.models and {"model", "name"} & self.model_fields_set:
             raise ValueError(
-                "models: [[models]] tables can't be combined with the setting model or name"
+                "models: [[models]] tables can't be combined with the model or name setting"
             )
         names = [one.model_name for one in self.models]
         called = Counter([*names, *(a for one in self.models for a in one.aliases)])

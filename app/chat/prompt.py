@@ -298,7 +298,7 @@ def _end_of_thoughts(
 
 
 def _texts(request: Chat) -> list[str]:
-    """All texts of the request whose length the client chooses."""
+    """All texts in the request whose length the client chooses."""
     texts = []
     for message in request.messages:
         texts += [message.text, message.reasoning_content or ""]

@@ -26,7 +26,7 @@ HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
 
 
 class ThinkingSwitch(Object):
-    """The parameter `thinking` of DeepSeek's API."""
+    """The `thinking` parameter of DeepSeek's API."""
 
     type: Literal["enabled", "disabled"] = Field(description="Whether to think.")
 

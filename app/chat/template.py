@@ -187,7 +187,7 @@ def _environment() -> Sandbox:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks text for training, which has no effect here."""
+    """`{% generation %}…{% endgeneration %}` marks text for training. It has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012  # the base class has it so
 

@@ -127,8 +127,8 @@ class Answers:
     def resume_or_answer(self, view: Callable[[], flask.Response]) -> flask.Response:
         """The response to the current request.
 
-        With Last-Event-ID, this is the rest of that stream; with an Idempotency-Key, the answer to
-        the first request with the key; otherwise, what `view` returns.
+        With Last-Event-ID, this is the rest of that stream; with an Idempotency-Key, the response
+        to the first request with the key; otherwise, what `view` returns.
         """
         if (event := event_position()) is not None:
             self._read_body()

@@ -33,8 +33,8 @@ class Output:
     def __init__(
         self, transcript: Transcript, client: WatchedClient, heartbeat: float, position: int = 0
     ) -> None:
-        """`client` has joined the transcript's readers. It gets the frames starting with number
-        `position`. `heartbeat`: seconds.
+        """`client` has joined the transcript's readers. The client gets the frames starting with
+        number `position`. `heartbeat`: seconds.
         """
         self.client = client
         self._transcript = transcript

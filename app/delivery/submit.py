@@ -207,7 +207,7 @@ def max_new_tokens(
     """The limit on new tokens for a prompt of `prompt_tokens` tokens.
 
     This is the request's own limit if it sets one, otherwise the default. If `clamp_max_tokens` is
-    on, a limit beyond the context is reduced, and the answer names the parameter. `most`: the API
+    on, a limit beyond the context is reduced, and the response names the parameter. `most`: the API
     key's limit. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens

@@ -79,7 +79,7 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     @blueprint.get("/models", strict_slashes=False)
     @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
     def list_models() -> flask.Response:
-        """The served models, and the names of the presets. The member `models` is for Codex.
+        """The served models, and the names of the presets. The `models` member is for Codex.
 
         Anthropic's clients, which use the same path, get Anthropic's format.
         """

@@ -65,7 +65,7 @@ def refusal_of(answer: Incoming) -> Exception:
 
 
 def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RETRY) -> Exception:
-    """The exception for an error body. `detail`: the member `error` of the body. `status`: the
+    """The exception for an error body. `detail`: the body's `error` member. `status`: the
     response's status; 500 inside a stream.
     """
     code, message = str(detail.get("code")), str(detail.get("message"))

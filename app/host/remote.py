@@ -134,7 +134,7 @@ class Remote:
         """A response with status 200.
 
         If the server has no room, the request is retried when its Retry-After says. Retries
-        continue for at most the request's `timeout`, or else the setting `queue_timeout`.
+        continue for at most the request's `timeout`, or else the `queue_timeout` setting.
         """
         if self._is_closed:
             raise engine.Dead(

@@ -67,7 +67,7 @@ class Tables:
         """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
 
         `ledger`: closed after the models when the process ends. Raises RuntimeError in a forked
-        process, and engine.ModelError, including if torch is missing.
+        process, and engine.ModelError, for example if torch is missing.
         """
         with self._lock:
             self.check_process()

@@ -32,7 +32,7 @@ class Source(Protocol):
     """The source of a completion's pieces."""
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
-        """Waits for more pieces or for the end. The end may be an exception, even after some
+        """Waits for more pieces or for the end. The end may come as an exception, even after some
         pieces.
 
         Raises the same exceptions as `Switchyard.generate`.

@@ -62,7 +62,7 @@ class Upstream:
         """Sends a request, and waits for the response's headers. The caller closes the response.
 
         `look` is called during the wait; its exception ends the wait. Raises engine.Dead if the
-        server can't be reached, engine.Closed if the connection is lost.
+        server can't be reached, and engine.Closed if the connection is lost.
         """
         hint(has_models=False)
         try:
@@ -154,7 +154,8 @@ class Incoming:
         self._is_dropped = False
 
     def read(self) -> bytes:
-        """The next bytes of the body, undecoded; empty at its end. Waits for them.
+        """Waits for the next bytes of the body, and returns them undecoded. Returns no bytes at the
+        end of the body.
 
         Raises engine.Closed if the connection is lost, or the exception that the request's `look`
         raises.

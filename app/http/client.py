@@ -36,7 +36,7 @@ def _socket_of(environ: Mapping[str, Any]) -> socket.socket | None:
 def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
     """The descriptor of the calling thread's request under uWSGI, otherwise None.
 
-    The module `uwsgi` exists inside uWSGI only.
+    The `uwsgi` module exists only inside uWSGI.
     """
     if "uwsgi.version" not in environ:
         return None

@@ -1,4 +1,4 @@
-"""The header `X-Switchyard-Ignored`: parameters of a request that had no effect.
+"""The `X-Switchyard-Ignored` header, which lists parameters of a request that had no effect.
 Request threads.
 """
 

@@ -12,7 +12,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Proxies:
-    """The proxies of the setting `trusted_proxies`."""
+    """The proxies in the `trusted_proxies` setting."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self._trusts_unix = UNIX in trusted

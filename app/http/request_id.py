@@ -28,7 +28,7 @@ def request_id() -> str:
 
 
 def register(target: flask.Flask | flask.Blueprint) -> None:
-    """Adds the header `X-Request-Id` to all responses of an application or blueprint."""
+    """Adds the `X-Request-Id` header to all responses of an application or blueprint."""
     target.after_request(_say)
 
 

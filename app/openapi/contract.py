@@ -51,7 +51,7 @@ class Contract:
 
     @property
     def statuses(self) -> list[int]:
-        """The statuses of all errors."""
+        """The statuses of all errors that the route may return."""
         body = BODY if self.body is not None else ()
         query = QUERY if self.query is not None else ()
         keys = () if self.who == "public" else KEYS

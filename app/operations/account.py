@@ -133,7 +133,7 @@ class Account:
 
     def enter(self) -> None:
         """Counts the request toward its key's quota, and takes one of the key's places for
-        concurrent requests, which the account gives back when it closes. Raises LimitReached.
+        concurrent requests. The account gives the place back when it closes. Raises LimitReached.
         """
         assert self.quota is not None
         self.quota.enter()

@@ -250,7 +250,7 @@ def _status(request: flask.Request, response: flask.Response) -> int:
 
 
 def _length(request: flask.Request, response: flask.Response) -> int:
-    """The bytes of a body that isn't streamed."""
+    """The number of bytes in a body that isn't streamed."""
     if request.method == "HEAD":
         return 0
     if response.is_sequence:

@@ -98,7 +98,7 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of a file at the time of one read."""
+    """The entries of a file, as read at one time."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]
@@ -169,7 +169,7 @@ def parse_keys(
                 f" setting, {max_priority}"
             )
         if key.budget_tokens is not None and not has_ledger:
-            raise KeysError(f"{key.name}: budget_tokens needs the server's setting ledger")
+            raise KeysError(f"{key.name}: budget_tokens needs the server's ledger setting")
         by_name[key.name] = by_digest[key.digest] = key
     return KeyTable(signature, by_digest, by_name, dict(entries))
 

@@ -57,8 +57,8 @@ class Bucket:
     # Any thread
 
     def owe(self, amount: float, given_back: float = 0) -> None:
-        """Takes an amount that has already been used, even below a level of 0, and gives back a
-        reserved amount. Never waits, because a link's thread calls it.
+        """Takes an amount that has already been used, even if the level falls below 0, and gives
+        back a reserved amount. Never waits, because a link's thread calls it.
         """
         self._debts.append((self._clock(), amount, given_back))
 

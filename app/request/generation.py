@@ -227,7 +227,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The number of alternatives for each token of the prompt; None: no logprobs of the
+        """The number of alternatives for each token in the prompt; None: no logprobs for the
         prompt.
         """
         return None

@@ -136,7 +136,7 @@ class Parameters(BaseModel):
 
     @classmethod
     def lacking(cls) -> Table:
-        """The table `neutral`, without the parameters that the body has."""
+        """The `neutral` table, without the parameters that the body has."""
         return _lacking(cls)
 
     @classmethod
@@ -297,7 +297,7 @@ def _unknown(name: str, known: Iterable[str]) -> BadRequest:
 
 
 def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:
-    """The error with the client's name of the field."""
+    """The error, with the client's name for the field."""
     field, dot, rest = (error.param or "").partition(".")
     name = names.get(field, field)
     if name == field:

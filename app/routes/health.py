@@ -57,16 +57,14 @@ class UnavailableBody(TypedDict):
 @blueprint.get("/health/live")
 @declares({200: Live}, who="public")
 def live() -> flask.Response:
-    """200 as long as the process answers."""
+    """200 as long as the process responds."""
     return json_response({"status": "live"})
 
 
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="public")
 def ready() -> flask.Response:
-    """200 once every model that is loaded at the server's start is warm, otherwise 503 with the
-    reasons.
-    """
+    """200 once every model that is loaded at startup is warm, otherwise 503 with the reasons."""
     models = services().models
     found = [models.status(name) for name in models.names]
     states = {model.name: model.state for model in found}

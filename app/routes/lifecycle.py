@@ -69,7 +69,7 @@ def change_model(name: str) -> flask.Response:
 def unload_named(name: str) -> flask.Response:
     """Unload a model after its last job, or after `drain` seconds.
 
-    `drain` is in the query string; by default it is the model's setting `drain`.
+    `drain` is in the query string; by default it is the model's `drain` setting.
     """
     check_operator()
     drain = _drain_of(flask.request.args)

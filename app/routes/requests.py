@@ -125,7 +125,7 @@ def _describe(model: str, job: engine.JobState, asker: str) -> RequestRow:
 
 
 def _name_of(identifier: str) -> str:
-    """A public name of a request. The response's identifier stays private, because it gives access
+    """A public name for a request. The response's identifier stays private, because it gives access
     to the stream.
     """
     return f"request-{hashlib.sha256(identifier.encode()).hexdigest()[:16]}"

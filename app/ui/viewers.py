@@ -102,7 +102,7 @@ class View:
         self._second = -1
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Never wakes, because frames depend only on the time."""
+        """Does nothing, because frames depend only on the time."""
 
     def take_now(self, now: float) -> bytes:
         return b""
@@ -231,7 +231,7 @@ class Viewing(Outlet):
 
 
 def _is_allowed(here: Services) -> Callable[[], bool]:
-    """A check for later use: whether the current request's API key is still valid."""
+    """Returns a function that checks whether the current request's API key is still valid."""
     account = account_of(flask.request.environ)
     if here.checks is None or account is None or account.key is None:
         return lambda: True

@@ -91,7 +91,11 @@ def test_keys_are_checked_by_settings_they_need(configure, keys, tmp_path, monke
     monkeypatch.setattr(os, "_exit", sys.exit)
     for fields, needed, refusal in (
         ({"priority": 7}, {"max_priority": 7}, "max_priority setting, "),
-        (BUDGET, {"ledger": tmp_path / "usage.db"}, "budget_tokens needs the server's setting"),
+        (
+            BUDGET,
+            {"ledger": tmp_path / "usage.db"},
+            "budget_tokens needs the server's ledger setting",
+        ),
         ({"rmp": 5}, None, f"switchyard: keys_file {keys.path}: ann: "),
     ):
         keys.write(entry("ann", **fields))

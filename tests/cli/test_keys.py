@@ -108,7 +108,7 @@ def test_the_list_shows_limits_and_no_hash(keys, path):
 
 def test_check_says_whether_a_server_could_read_it(keys, path, monkeypatch):
     keys("add", "ann", "--budget-tokens", "5", "--budget-period", "day")
-    assert "needs the server's setting ledger" in keys.told(1, "check")
+    assert "needs the server's ledger setting" in keys.told(1, "check")
     monkeypatch.setenv("SWITCHYARD_LEDGER", "usage.db")
     assert keys("check").exit_code == 0
     path.chmod(0o644)

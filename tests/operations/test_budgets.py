@@ -114,7 +114,9 @@ def test_what_still_runs_counts_after_the_end_of_another():
     budgets.add("ann", 4, 0.0)
     budgets.give_back(key, 5)
     assert budgets.extend(key, 5) == 1
-    with pytest.raises(BudgetSpent, match=r"has used 4 tokens .* have reserved 5; it starts"):
+    with pytest.raises(
+        BudgetSpent, match=r"has used 4 tokens .* have reserved 5; the budget starts"
+    ):
         budgets.reserve(key, 1, 1)
 
 
@@ -144,7 +146,7 @@ def test_another_key_of_the_same_name_has_what_is_left(make, keys_file, clock):
 
 def test_a_budget_needs_a_ledger(make_keyed, keys_file):
     keys_file.write(entry("ann", budget_tokens=5, budget_period="day"))
-    with pytest.raises(KeysError, match="ann: budget_tokens needs the server's setting ledger"):
+    with pytest.raises(KeysError, match="ann: budget_tokens needs the server's ledger setting"):
         make_keyed(ScriptedBackend())
     assert issubclass(KeysError, SettingsError)
 

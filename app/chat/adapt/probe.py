@@ -117,8 +117,8 @@ def _format(render: Render, traits: Traits) -> CallFormat | None:
 
 
 def _body(turn: str, head: str, tail: str) -> str | None:
-    """The text between the beginning and the end of the assistant's turn. None if the turn
-    differs.
+    """The text between the beginning and the end of the assistant's turn. None if the turn doesn't
+    begin with `head` and end with `tail`.
     """
     head = head.rstrip()
     if not turn.startswith(head):

@@ -286,8 +286,8 @@ def message(body: dict[str, Any]) -> MessageRequest:
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """Parses a token-counting request. The request accepts all parameters of a message; the answer
-    lists those that have no effect on the count. Raises BadRequest.
+    """Parses a token-counting request. The request accepts all parameters of a message; the
+    response lists those that have no effect on the count. Raises BadRequest.
     """
     others = known_by(MessageRequest) - known_by(MessagesBody)
     for name in body.keys() & others:

@@ -156,7 +156,7 @@ class Thinking(BaseModel):
 def tools_in_chat(
     tools: Sequence[OwnTool | OtherTool], choice: ToolChoice | None, referenced: Collection[str]
 ) -> dict[str, Any]:
-    """The parameters of the chat. The answer lists tools that the model doesn't see."""
+    """The parameters of the chat. The response lists the tools that the model doesn't see."""
     offered = []
     for i, tool in enumerate(tools):
         if isinstance(tool, OwnTool) and tool.is_shown(referenced):

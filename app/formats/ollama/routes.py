@@ -139,14 +139,14 @@ def ollama_pull() -> flask.Response:
 @blueprint.post("/embed")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_embed() -> flask.Response:
-    """Not supported: this server has no embeddings."""
+    """Not supported: this server offers no embeddings."""
     _refuse("offers no embeddings: its models only generate text")
 
 
 @blueprint.post("/embeddings")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_embeddings() -> flask.Response:
-    """Not supported: this server has no embeddings."""
+    """Not supported: this server offers no embeddings."""
     _refuse("offers no embeddings: its models only generate text")
 
 

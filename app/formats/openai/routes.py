@@ -122,7 +122,7 @@ def count_chat_tokens() -> flask.Response:
 @blueprint.post("/embeddings")
 @declares({}, errors=(501,))
 def create_embedding() -> flask.Response:
-    """Not supported: this server has no embeddings."""
+    """Not supported: this server offers no embeddings."""
     raise werkzeug.exceptions.NotImplemented(
         "this server offers no embeddings: its models only generate text"
     )

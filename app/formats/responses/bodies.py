@@ -24,7 +24,7 @@ class ResponseUsage(TypedDict):
 
 
 class Asked(TypedDict):
-    """The members of an answer that repeat parameters of the request."""
+    """The members of a response that repeat parameters of the request."""
 
     background: Literal[False]
     instructions: str | None

@@ -42,7 +42,7 @@ class TextConfig(Object):
 
 
 class ReasoningConfig(Object):
-    """The parameter `reasoning`. Answers contain the thoughts themselves, not summaries."""
+    """The `reasoning` parameter. Answers contain the thoughts themselves, not summaries."""
 
     place: ClassVar[str] = "reasoning"
     neutral: ClassVar[Table] = {"context": ANY, "generate_summary": ANY, "summary": ANY}
@@ -248,7 +248,7 @@ class ResponseRequest(Generation, HowToThink):
             return validate(ResponsesChat, values).said_as(self)
 
     def echo(self) -> dict[str, Any]:
-        """The members of the answer that repeat parameters of the request, except `store`."""
+        """The members of the response that repeat parameters of the request, except `store`."""
         return {
             "background": False,
             "instructions": self.instructions,

@@ -82,8 +82,8 @@ ToolChoice = Annotated[
 
 
 def functions(tools: Sequence[AnyTool]) -> Iterator[dict[str, Any]]:
-    """The functions in the format that chats use. The answer lists tools that the model doesn't
-    see.
+    """The functions in the format that chats use. The response lists the tools that the model
+    doesn't see.
     """
     for i, tool in enumerate(tools):
         match tool:

@@ -80,9 +80,9 @@ def tokenize() -> flask.Response:
 @blueprint.post("/detokenize")
 @declares({200: TokenText}, body=parse.Detokenize, errors=(404, 503), example={"tokens": [5, 6]})
 def detokenize() -> flask.Response:
-    """The text of tokens, including special tokens.
+    """Convert tokens to text, including special tokens.
 
-    The answer contains the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
+    The response contains the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
     """
     request = generation.receive(parse.detokenize, services().settings, services().gate)
     model = services().models.get(request.model)

@@ -110,7 +110,7 @@ class Session:
         return True
 
     def _receive(self, data: str | bytes) -> None:
-        """Handles a message. Each message gets an answer, or an error."""
+        """Handles a message. Each message gets a response or an error."""
         identifier: parse.Identifier | None = None
         try:
             with generation.inside(services().gate, len(data), services().settings):
