@@ -90,5 +90,5 @@ class OperationSettings(pydantic_settings.BaseSettings):
                 try:
                     ipaddress.ip_network(network)
                 except ValueError as reason:
-                    raise ValueError(f"{reason}: must be networks, or {UNIX}") from None
+                    raise ValueError(f"{reason}: each entry must be a network or {UNIX}") from None
         return value

@@ -38,7 +38,7 @@ class EngineRange(pydantic.BaseModel, extra="forbid"):
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.min < self.max and self.jobs is None:
             raise ValueError(
-                "jobs is missing: set the jobs per engine, by which the cluster scales"
+                "jobs is missing: set the number of jobs per engine, by which the cluster scales"
             )
         return self
 

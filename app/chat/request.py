@@ -140,7 +140,7 @@ class Chat(Scored, HowToThink):
             )
         said = {self.enable_thinking, self.thinking and self.thinking.type == "enabled"} - {None}
         if len(said) > 1:
-            raise BadRequest("thinking and enable_thinking differ", "thinking")
+            raise BadRequest("thinking and enable_thinking contradict each other", "thinking")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
         for i, message in enumerate(self.messages):

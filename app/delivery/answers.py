@@ -112,8 +112,8 @@ class Answers:
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
             raise werkzeug.exceptions.NotFound(
-                f"this server keeps no stream {identifier[:100]!r} of this client; it keeps streams"
-                f" for {self._settings.resume_timeout:g} seconds after their client has left"
+                f"this server has no stream {identifier[:100]!r} for this client; it keeps a stream"
+                f" for {self._settings.resume_timeout:g} seconds after its client has left"
             )
         output = self._output(transcript, position)
         if position > transcript.num_frames:
@@ -189,7 +189,7 @@ class Answers:
     def _answer_once(self, key: str, view: Callable[[], flask.Response]) -> flask.Response:
         if not self._settings.idempotency_timeout:
             raise BadRequest(
-                "Idempotency-Key: this server keeps no answers, because its idempotency_timeout"
+                "Idempotency-Key: this server keeps no responses, because its idempotency_timeout"
                 " is 0",
                 "Idempotency-Key",
                 "unsupported_parameter",

@@ -229,8 +229,7 @@ def max_new_tokens(
         return min(wanted, room)
     if wanted > room:
         raise engine.PromptTooLong(
-            f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the {limit}"
-            f" of {name}",
+            f"{prompt_tokens} prompt tokens and {wanted} new tokens exceed the limit of {limit}",
             name,
             prompt_tokens,
             wanted,

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 SYNC = (
     "gunicorn's sync worker handles one request at a time, including health checks, and is killed"
-    " if a request takes longer than --timeout: --threads 16 selects another worker"
+    " if a request takes longer than --timeout; --threads 16 selects a threaded worker"
 )
 THREADLESS = "without --threads, uWSGI generates text only while it handles a request"
 

@@ -194,7 +194,7 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
         yield counter
     ends = CounterMetricFamily(
         "vllm:request_success",
-        "Jobs that have finished; abort: cancelled.",
+        "Jobs that have finished, by reason; abort means cancelled.",
         labels=[*LABELS, "finished_reason"],
     )
     rows = CounterMetricFamily(

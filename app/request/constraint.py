@@ -135,7 +135,7 @@ class Constrained(Parameters):
         [constraint, *others] = [_made(*one) for one in wanted]
         for other, (name, _, _) in zip(others, wanted[1:], strict=True):
             if other != constraint:
-                raise BadRequest(f"the output can't have both {wanted[0][0]} and {name}", name)
+                raise BadRequest(f"{wanted[0][0]} and {name} can't be combined", name)
         return constraint
 
     @property
@@ -192,7 +192,7 @@ def _json(schema: Schema | str) -> engine.Constraint:
     try:
         return engine.constraints.json_schema(json.loads(schema))
     except (ValueError, RecursionError) as reason:
-        raise engine.InvalidJob(f"the schema is not valid JSON: {reason}") from None
+        raise engine.InvalidJob(f"the schema is not JSON: {reason}") from None
 
 
 _KINDS = {

@@ -18,7 +18,7 @@ def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
     """The prompt as a tuple. Raises PromptTooLong if it has more than `max_tokens` tokens."""
     if len(token_ids) > max_tokens:
         raise engine.PromptTooLong(
-            f"the prompt has {len(token_ids)} tokens; the context has {max_tokens}",
+            f"the prompt has {len(token_ids)} tokens, but the context holds only {max_tokens}",
             "prompt",
             len(token_ids),
             limit=max_tokens,

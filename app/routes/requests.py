@@ -79,7 +79,7 @@ def cancel_request(identifier: str) -> flask.Response:
         shared = [model for model in services().models.engines if model.config.at]
         num_cancelled, others = _cancel(identifier, shared, timeout=1.0)
     for other in others:
-        audit.warning("%s: cancel of %s of %s", author_of(flask.request), identifier, other)
+        audit.warning("%s: cancel %s of %s", author_of(flask.request), identifier, other)
     if not num_cancelled:
         raise werkzeug.exceptions.NotFound(
             f"this client has no waiting or running request {identifier[:100]!r}"

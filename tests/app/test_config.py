@@ -58,7 +58,7 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
             for origin in ("https://a.b/", "https://a.b/c", "a.b", "localhost:3000")
         ),
         ("TRUSTED_PROXIES", '["10.0.0.1/8"]', ".*host bits set"),
-        ("TRUSTED_PROXIES", "nginx", ".*be networks, or unix"),
+        ("TRUSTED_PROXIES", "nginx", ".*be a network or unix"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):

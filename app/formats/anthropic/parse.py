@@ -205,7 +205,7 @@ class MessagesBody(HowToThink):
         }
         for name, differs in ways.items():
             if differs:
-                raise BadRequest(f"thinking and {name} differ", name)
+                raise BadRequest(f"thinking and {name} contradict each other", name)
         merged = {"chat_template_kwargs": {**asked, **switches}}
         return {**thinking, **merged, "reasoning_budget": max(budgets, default=None)}
 

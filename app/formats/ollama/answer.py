@@ -133,7 +133,7 @@ def _keep(request: OllamaBody, name: str) -> None:
     if caller is None or not caller.is_admin:
         neutral.note("keep_alive")
         return
-    audit.warning("%s: keep_alive of %s is %g s", author_of(flask.request), name, seconds)
+    audit.warning("%s: set keep_alive of %s to %g s", author_of(flask.request), name, seconds)
     if seconds:
         services().models.keep(name, max(seconds, 0.0))
         return
@@ -150,7 +150,7 @@ def _unload(request: OllamaBody) -> flask.Response:
             " unload a model"
         )
     model = services().models.get(request.model)
-    audit.warning("%s: unload of %s", author_of(flask.request), model.config.name)
+    audit.warning("%s: unload %s", author_of(flask.request), model.config.name)
     services().models.unload(model.config.name)
     return _done(request, model, "unload")
 

@@ -97,9 +97,9 @@ class OllamaBody(OllamaDefaults, Chat):
     def check(self) -> None:
         super().check()
         if self.think is not None and self.enable_thinking not in (None, bool(self.think)):
-            raise BadRequest("think and enable_thinking differ", "think")
+            raise BadRequest("think and enable_thinking contradict each other", "think")
         if isinstance(self.think, str) and self.reasoning_effort not in (None, self.think):
-            raise BadRequest("think and reasoning_effort differ", "think")
+            raise BadRequest("think and reasoning_effort contradict each other", "think")
 
     @property
     def switched_thinking(self) -> tuple[str, bool] | None:

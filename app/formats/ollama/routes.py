@@ -182,7 +182,7 @@ def ollama_delete() -> flask.Response:
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_blob(digest: str) -> flask.Response:
     """Not supported: models are directories that the configuration names."""
-    _refuse("takes no files: put the model's files where its configuration says")
+    _refuse("accepts no files: put the model's files in a directory that its configuration names")
 
 
 def _receive(kind: type[Request]) -> Request:

@@ -137,7 +137,7 @@ def unload_model() -> flask.Response:
     """Begin to unload the default model."""
     _check_operator()
     name = services().models.served().config.name
-    audit.warning("%s: unload of %s", author_of(flask.request), name)
+    audit.warning("%s: unload %s", author_of(flask.request), name)
     services().models.unload(name)
     return flask.Response(status=200)
 
@@ -146,7 +146,7 @@ def unload_model() -> flask.Response:
 @declares({}, errors=(501,))
 def download_model() -> flask.Response:
     """Not supported: this server downloads nothing."""
-    _refuse("downloads nothing: put the model's files where its configuration says")
+    _refuse("downloads nothing: put the model's files in a directory that its configuration names")
 
 
 def _receive(kind: type[Request]) -> Request:

@@ -138,7 +138,7 @@ class Session:
     ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
             raise engine.Full(
-                f"{MAX_GENERATIONS} generations, the maximum, are running on this connection"
+                f"this connection already runs {MAX_GENERATIONS} generations, which is the maximum"
             )
         request = request.with_preset(services().settings.presets)
         model = model_of(request.model, self._go_on)
