@@ -283,7 +283,7 @@ class Streamed(flask.Response):
                 piece = output.take(time.monotonic())
                 if piece is not None:
                     num_bytes += len(piece)
-                    yield piece  # even an empty first piece makes the server write the head
+                    yield piece  # even an empty first piece makes the server write the headers
                 if output.is_finished:
                     return
                 if self._server is not None and output.has_begun:

@@ -188,7 +188,7 @@ class Watched(Streamed):
                 frame = (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
                 yield frame
                 return
-            server.force_close()  # the head says that the connection closes at the end
+            server.force_close()  # the headers say that the connection closes at the end
             yield frame
             if detach is not None and not output.is_finished:
                 server.chunked = False  # the sender writes the last chunk, not the server
