@@ -162,10 +162,10 @@ WRONG = {
     [
         *(({name: value}, name, word) for name, rows in WRONG.items() for value, word in rows),
         ({"choice": [""]}, "choice.0", "at least 1"),
-        ({"regex": "a", "choice": ["b"]}, "choice", "both"),
-        ({"regex": "a", **form("json_object")}, "regex", "both"),
+        ({"regex": "a", "choice": ["b"]}, "choice", "can't be combined"),
+        ({"regex": "a", **form("json_object")}, "regex", "can't be combined"),
         (form("xml"), "response_format.type", "json_schema"),
-        (structured(regex="a", json={}), "structured_outputs.regex", "both"),
+        (structured(regex="a", json={}), "structured_outputs.regex", "can't be combined"),
         (structured(yaml=1), "structured_outputs.yaml", "unknown"),
         (structured(json_object=False), "structured_outputs.json_object", "True"),
         (structured(json="{"), "structured_outputs.json", "not JSON"),
