@@ -62,19 +62,19 @@ class Settings(OperationSettings, TableSettings):
     )
     clamp_max_tokens: bool = Field(
         True,
-        description="True: if prompt and `max_tokens` don't fit the context, reduce `max_tokens`"
-        " and name it in the header `X-Switchyard-Ignored`. False: refuse the request.",
+        description="True: if prompt and `max_tokens` don't fit in the context, reduce `max_tokens`"
+        " and list it in the header `X-Switchyard-Ignored`. False: refuse the request.",
     )
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="`refuse` unknown parameters, or `ignore` them and name them in the header"
-        " `X-Switchyard-Ignored`.",
+        description="`refuse` requests with unknown parameters, or `ignore` the parameters and list"
+        " them in the header `X-Switchyard-Ignored`.",
     )
     max_body_bytes: int = Field(
         0,
         ge=0,
-        description="Maximum size of a request body, in bytes; larger ones get 413. 0: 32 bytes per"
-        " token of the model's context, at least 1 MiB.",
+        description="Maximum size of a request body, in bytes; larger bodies get 413. 0: 32 bytes"
+        " per token of the model's context, at least 1 MiB.",
     )
     heartbeat: float = Field(
         5.0,
@@ -141,8 +141,8 @@ class Settings(OperationSettings, TableSettings):
         32,
         ge=0,
         le=4096,
-        description="Maximum number of open WebSockets, each with its own request thread; at"
-        " most half of them from one address. Additional ones are refused with 429.",
+        description="Maximum number of open WebSockets, each with its own request thread. At"
+        " most half of them may come from one address. Additional ones are refused with 429.",
     )
     websocket_timeout: float = Field(
         600.0,
@@ -174,7 +174,7 @@ class Settings(OperationSettings, TableSettings):
         list(get_args(WireFormat)),
         description="Wire formats to serve: "
         + ", ".join(f"`{name}`" for name in get_args(WireFormat))
-        + ". Those whose packages are not installed are left out.",
+        + ". Formats whose packages are not installed are left out.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`, in upper or lower case."
@@ -230,8 +230,8 @@ class Settings(OperationSettings, TableSettings):
         return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:
-        """The settings, with the defaults that depend on the context length. `context`: that length
-        in tokens.
+        """The settings, with the defaults that depend on the length of the context. `context`: that
+        length in tokens.
         """
         if self.max_body_bytes:
             return self
@@ -261,20 +261,18 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
     of, known = "this server", Settings.model_fields.keys()
     if place[0] == "models" and len(place) == 3:
         if name in known:
-            return "not a setting of one model: move it above the first [[models]]"
+            return "not a setting of one model: put it above the first [[models]]"
         of, known = "a model", TableModel.model_fields.keys()
     elif len(place) > 1:
         return f"not a setting of {place[0]}"
     elif name in TableModel.model_fields:
-        return "a setting of one model: move it to a [[models]] table, even for a single model"
+        return "a setting of one model: put it in a [[models]] table, even if there is only one"
     nearest = difflib.get_close_matches(name, known, 1)
     return f"not a setting of {of}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
 def _table_of(place: tuple[int | str, ...]) -> str:
-    """A note that gives the number of the `[[models]]` table at `place`, from 1; empty if there is
-    no table.
-    """
+    """Which `[[models]]` table `place` is in, counted from 1; empty if it is in none."""
     match place:
         case ("models", int(index), *_):
             return f" (in table {index + 1} of [[models]])"

@@ -1,4 +1,4 @@
-"""The settings of a model, with defaults and texts from the engine's `ModelConfig`."""
+"""The settings of a model, with defaults and descriptions from the engine's `ModelConfig`."""
 
 import dataclasses
 import os
@@ -21,7 +21,7 @@ _OPTIONS = {one.name: one for one in dataclasses.fields(engine.ModelConfig)}
 
 
 def _of_engine(name: str, **more: Any) -> Any:
-    """A setting for the engine's option `name`. `more`: further arguments for pydantic."""
+    """A setting for the engine's option `name`. `more`: arguments for pydantic's `Field`."""
     own = _OPTIONS[name]
     default = list(own.default) if isinstance(own.default, tuple) else own.default
     return Field(default, description=own.metadata["doc"], **more)
@@ -85,7 +85,7 @@ class ModelSettings(pydantic.BaseModel):
         "auto",
         description="Syntax of the model's tool calls: "
         + ", ".join(f"`{name}`" for name in FORMATS)
-        + ", or `auto`: the syntax that its chat template shows.",
+        + ", or `auto`: the syntax that the chat template shows.",
     )
     reasoning_start: str = Field(
         "<think>",
@@ -110,8 +110,8 @@ class ModelSettings(pydantic.BaseModel):
     @pydantic.field_validator("cache_mode", mode="before")
     @classmethod
     def _with_pairs(cls, value: Any) -> Any:
-        """Splits an environment variable at the commas between modes, but not at those inside pairs
-        of bits.
+        """Splits the value of an environment variable at the commas between modes, but not at those
+        in pairs of bits.
         """
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             return value
@@ -159,7 +159,7 @@ class ModelSettings(pydantic.BaseModel):
 class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
     """The settings of a single model, or the defaults of all models."""
 
-    # The place of settings that come neither from the file nor from a variable.
+    # Where settings are written that come neither from the file nor from a variable.
     _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     def given_by(self, places: Mapping[str, str]) -> Self:
@@ -168,9 +168,7 @@ class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
         return self
 
     def engine_config(self) -> engine.ModelConfig:
-        """Like `to_config`, but the message of its engine.ModelError says where the wrong setting
-        is written.
-        """
+        """Like `to_config`. Raises engine.ModelError with the location of the wrong setting."""
         try:
             return self.to_config()
         except engine.ModelError as error:

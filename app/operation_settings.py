@@ -25,8 +25,8 @@ class OperationSettings(pydantic_settings.BaseSettings):
 
     access_log: str = Field(
         "",
-        description="Where to write a line for each request: `-` for standard error, otherwise a"
-        " path. The file may be renamed while the server runs. Empty: no access log.",
+        description="Where to write one line per request: `-` for standard error, otherwise the"
+        " path of a file, which may be renamed while the server runs. Empty: no access log.",
     )
     log_format: Literal["text", "json"] = Field(
         "text",
@@ -39,24 +39,24 @@ class OperationSettings(pydantic_settings.BaseSettings):
         " the roles `metrics` and `admin` (`key`). With a `keys_file`, the default is `key`.",
     )
 
-    ui: bool = Field(True, description="Serve a page at `/` with a chat and the server's state.")
+    ui: bool = Field(True, description="At `/`, serve a page with a chat and the server's state.")
     max_viewers: int = Field(
         100,
         ge=1,
         le=4096,
-        description="Maximum number of pages that get the server's state every second, without a"
-        " request thread. Additional pages poll every five seconds.",
+        description="Maximum number of open pages that get the server's state every second, without"
+        " occupying request threads. Additional pages poll every five seconds.",
     )
 
     ledger: str = Field(
         "",
         description="SQLite file, on a local disk, that records the usage of each API key."
-        " `GET /v1/usage` and the budgets of keys need it. Empty: none.",
+        " `GET /v1/usage` and the budgets of keys need the ledger. Empty: none.",
     )
     ledger_days: int = Field(
         400,
         ge=0,
-        description="Days for which the ledger keeps rows of single requests. Daily sums are always"
+        description="Days for which the ledger keeps a row for each request. Daily sums are always"
         " kept. 0: forever.",
     )
 
@@ -90,5 +90,5 @@ class OperationSettings(pydantic_settings.BaseSettings):
                 try:
                     ipaddress.ip_network(network)
                 except ValueError as reason:
-                    raise ValueError(f"{reason}: each entry must be a network or {UNIX}") from None
+                    raise ValueError(f"must contain only networks or {UNIX}: {reason}") from None
         return value

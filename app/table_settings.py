@@ -19,13 +19,13 @@ CLUSTER = "cluster"  # value of `at` for engines that the cluster runs
 # Ports of Ray; the last range is for its workers.
 RAYS_PORTS = (range(6379, 6390), range(10001, 10002), range(20000, 20100))
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
-# Characters. The paths of Ray's Unix sockets, which are below, may have at most 107.
+# In characters: the paths of Ray's Unix sockets in that directory may have at most 107.
 MAX_STATE_DIR = 40
 
 
 class EngineRange(pydantic.BaseModel, extra="forbid"):
-    """The minimum and maximum number of a model's engines in a cluster. `jobs`: the target number
-    of jobs per engine, by which the cluster scales.
+    """The minimum and maximum number of a model's engines in a cluster. The cluster scales between
+    them to keep `jobs` jobs per engine.
     """
 
     min: int = Field(ge=1)
@@ -38,7 +38,7 @@ class EngineRange(pydantic.BaseModel, extra="forbid"):
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.min < self.max and self.jobs is None:
             raise ValueError(
-                "jobs is missing: set the number of jobs per engine, by which the cluster scales"
+                "jobs is missing: set the number of jobs per engine for which the cluster scales"
             )
         return self
 
@@ -90,7 +90,7 @@ class ClusterSettings(pydantic.BaseModel, extra="forbid"):
         return _range_of(self.ports)
 
     def members_file(self, name: str) -> str:
-        """The file that names the engines of a model on this machine."""
+        """The file on this machine that lists the engines of a model."""
         return f"{self.run_dir}/{quote(name, safe='')}.at"
 
 
@@ -108,7 +108,7 @@ def check_label(label: str) -> None:
 
 
 class TableModel(ModelSettings, extra="forbid"):
-    """A `[[models]]` table. Settings outside the tables provide its defaults."""
+    """A `[[models]]` table. Settings outside the tables are its defaults."""
 
     model: str = Field(description="Directory of the model.")
     aliases: list[str] = Field([], description="Other names of the model, as in `model_aliases`.")
@@ -133,8 +133,9 @@ class TableModel(ModelSettings, extra="forbid"):
     )
     engines: EngineRange | None = Field(
         None,
-        description='Engines of the model in the cluster, with `at = ["cluster"]`: a number, or'
-        " `{ min = 1, max = 8, jobs = 24 }`, with the `jobs` wanted per engine. Default: 1.",
+        description='Number of the model\'s engines in the cluster, with `at = ["cluster"]`; or'
+        " `{ min = 1, max = 8, jobs = 24 }`, with the target number of `jobs` per engine."
+        " Default: 1.",
     )
     gpus_each: int = Field(
         1, ge=0, le=64, description="GPUs for each of these engines; 0: they run on the CPU."
@@ -183,8 +184,8 @@ class TableModel(ModelSettings, extra="forbid"):
 class TableSettings(EngineSettings):
     models: list[TableModel] = Field(
         [],
-        description="Several models: tables `[[models]]`, each with a `model` and any settings of a"
-        " model. Empty: only the one that `model` names.",
+        description="Several models: `[[models]]` tables, each with a `model` and any other"
+        " settings of a model. Empty: only the model that the setting `model` names.",
     )
     default_model: str | None = Field(
         None, description="The model for requests that name none. Default: the first."
@@ -205,17 +206,18 @@ class TableSettings(EngineSettings):
         ge=0,
         le=86400,
         allow_inf_nan=False,
-        description="Seconds that a request waits for its model to load; then 503.",
+        description="Seconds that a request waits for its model to load before it gets 503.",
     )
     model_aliases: dict[str, str] = Field(
         default={},
         description="Other names for models, each with its model; in the file, a table"
-        " `[model_aliases]`. A `*` at the end matches any text. A served name takes precedence,"
-        " then an alias without `*`, then the longest with `*`. Lists of models omit aliases.",
+        " `[model_aliases]`. A `*` at the end matches any text. A model's own name takes"
+        " precedence, then an alias without `*`, then the longest with `*`. Lists of models omit"
+        " aliases.",
     )
     cluster: ClusterSettings | None = Field(
         None,
-        description="Machines whose engines Ray runs: a table `[cluster]`"
+        description="The machines on which Ray runs engines: a `[cluster]` table"
         " ([cluster.md](cluster.md#settings)).",
     )
 
@@ -276,7 +278,7 @@ class TableSettings(EngineSettings):
         return model.at if "at" in model.model_fields_set else self.at
 
     def _fault_in_cluster(self, model: TableModel) -> str:
-        """Why the settings of a model don't fit those of the cluster; empty if they do."""
+        """Why a model's settings don't fit the cluster's; empty if they do."""
         at = self._at_of(model)
         if CLUSTER not in at:
             own = sorted({"engines", "gpus_each", "nodes"} & model.model_fields_set)
@@ -322,7 +324,7 @@ class TableSettings(EngineSettings):
         return [one.served() for one in self.tables()]
 
     def aliases(self) -> dict[str, str]:
-        """The model of each alias, for the aliases of all models."""
+        """The names of models, keyed by alias."""
         own = {alias: one.model_name for one in self.models for alias in one.aliases}
         return own | self.model_aliases
 

@@ -1,5 +1,5 @@
-"""The engine: it takes jobs and returns events. `app/` may use only the names in this module. The
-engine contains no HTTP code, and doesn't import torch until a model loads.
+"""The engine, which takes jobs and returns events. `app/` may use only the names in this module.
+The engine contains no HTTP code, and doesn't import torch until a model loads.
 """
 
 from switchyard.engine.config import (

@@ -42,7 +42,7 @@ def cache_bits(mode: CacheMode) -> tuple[int, int]:
 
 
 def _option(default: Value, doc: str) -> Value:
-    """A field that is also a setting of the server, with this default and text."""
+    """A field that is also a setting of the server, with this default and description."""
     return field(default=default, metadata={"doc": doc})
 
 
@@ -87,7 +87,7 @@ class ModelConfig:
         None,
         "File with the key of shared engines, 32 bytes or more. Server and engine each prove that"
         " they have it. Needed for `HOST:PORT`, and between different users. Anyone who has the"
-        " key can run code there.",
+        " key can run code on both.",
     )
     gpus: tuple[int, ...] = _option(
         (),
@@ -96,7 +96,7 @@ class ModelConfig:
     replicas: int = _option(
         1,
         "Number of engines that serve the model together. Each is a process with its own copy of"
-        " the weights, on an equal part of the GPUs.",
+        " the weights, on an equal share of the GPUs.",
     )
     backend: Library = _option(  # noqa: RUF009
         "auto",
@@ -109,12 +109,12 @@ class ModelConfig:
     )
     rope_scale: float | None = _option(
         None,
-        "Divisor of token positions, for a longer context of models that were trained with it."
+        "Divide token positions by this number, to extend the context of models trained with it."
         " GPUs only. Default: the model's.",
     )
     rope_alpha: float | None = _option(
         None,
-        "NTK scaling factor of the rotary embedding, for a longer context without training."
+        "NTK scaling factor of the rotary embedding, to extend the context without training."
         " GPUs only. Default: none.",
     )
     cache_tokens: int | Literal["auto"] = _option(
@@ -124,8 +124,8 @@ class ModelConfig:
     )
     cache_mode: tuple[CacheMode, ...] = _option(
         ("float16",),
-        "How the cache holds keys and values on GPUs: `float16`, `Q8`, `Q6` or `Q4`; for EXL3 also"
-        " the bits of keys and of values, each from 2 to 8, such as `5,4`."
+        "Format of keys and values in the cache on GPUs: `float16`, `Q8`, `Q6` or `Q4`; for EXL3"
+        " also the bits of keys and of values, each from 2 to 8, such as `5,4`."
         " From a list, the server uses the first mode with which everything fits in memory.",
     )
     gpu_reserve: float = _option(0.5, "GiB to leave free on each GPU, at least 0.25.")
@@ -143,46 +143,46 @@ class ModelConfig:
     products: Literal["auto", "exllamav2"] = _option(
         "auto",
         "Which kernels multiply by an EXL2 model's weights. `auto`: our own in passes of up to 64"
-        " tokens, if the model and the GPU support them; or `exllamav2`.",
+        " tokens, if the model and the GPU support them. `exllamav2`: always the library's.",
     )
     tensor_parallel: bool = _option(
         False, "Split each layer over all GPUs, instead of giving each GPU whole layers."
     )
     loras: tuple[Lora, ...] = _option(
         (),
-        "LoRAs for all requests: tables `[[loras]]`, each with the `path` of an adapter in PEFT's"
+        "LoRAs for all requests: `[[loras]]` tables, each with the `path` of an adapter in PEFT's"
         " format, and optionally a `name` and a `scaling`. GPUs only.",
     )
     draft_model: str | None = _option(
         None,
-        "Directory of a draft model: a smaller one with the same tokens, which guesses the next"
-        " tokens of `model`. Default: none.",
+        "Directory of a draft model: a smaller model with the same vocabulary, which guesses the"
+        " next tokens of `model`. Default: none.",
     )
     ngram_draft: bool = _option(
         False, "Guess tokens from n-grams of the prompt and the new text, without a draft model."
     )
     num_draft_tokens: int = _option(
-        4, "Tokens that a draft model or n-grams guess in one step: 1 to 7."
+        4, "Number of tokens that a draft model or n-grams guess in one step: 1 to 7."
     )
     max_batch_size: int = _option(32, "Maximum number of jobs that generate at the same time.")
     max_pending: int = _option(
-        64, "Maximum number of jobs waiting for a place in the batch; the next is refused with 429."
+        64, "Maximum number of jobs waiting for a place in the batch; more are refused with 429."
     )
     max_pending_tokens: int = _option(
         131072,
-        "Maximum number of prompt tokens of all waiting jobs together; a job beyond this is refused"
-        " with 429, unless no other job waits.",
+        "Maximum number of prompt tokens of all waiting jobs together; jobs beyond this limit are"
+        " refused with 429, unless no other job waits.",
     )
     max_priority: int = _option(
         0,
-        "Highest `priority` that a request may ask for; any client may ask for it. A request's"
-        " default is 0.",
+        "Highest `priority` that a request may set; any client may set it. A request's default is"
+        " 0.",
     )
     fair_wait_factor: float = _option(
         4.0,
         "How long a job may wait while shorter jobs of its client overtake it, as a multiple of its"
-        " fair wait: the client's waiting work when the job arrives. 1: first come, first"
-        " served. All waiting jobs of lower priority together get 1 / (this + 1) of the work.",
+        " fair wait: the client's waiting work when the job arrives. 1: first come, first served."
+        " All waiting jobs of lower priority together get 1 / (this value + 1) of the work.",
     )
     silence_timeout: float = _option(
         5.0,
@@ -201,14 +201,14 @@ class ModelConfig:
     max_chunk_size: int | None = _option(
         None,
         "Maximum number of prompt tokens in one iteration while jobs are decoded. Default: 2048 on"
-        " a GPU, otherwise 128. While no prompt waits for its share, at most 512 on a GPU,"
-        " otherwise 64.",
+        " a GPU, otherwise 128. The limit starts at 512 (64 without a GPU) and doubles with each"
+        " iteration in which a prompt waits.",
     )
     max_gap_ms: float | None = _option(
         None,
         "Target for the milliseconds between two tokens of a running stream while new prompts are"
-        " computed: 1 to 10000. Prompts get as many tokens as fit, judging by measured iterations."
-        " Default: 50 on a GPU, otherwise none.",
+        " computed: 1 to 10000. An iteration computes as many prompt tokens as fit, judging by"
+        " earlier iterations. Default: 50 on a GPU, otherwise none.",
     )
     default_max_tokens: int | None = _option(
         None,
@@ -225,7 +225,7 @@ class ModelConfig:
     )
     default_stop_on_loop: bool | None = _option(
         None,
-        "Default `stop_on_loop` of requests. Default: `true` where neither the request nor"
+        "Default `stop_on_loop` of requests. Default: `true` if neither the request nor"
         " `default_max_tokens` limits the new tokens.",
     )
 
@@ -242,7 +242,7 @@ class ModelConfig:
         self._check_gpus()
         self._check_memory()
         if self.max_gap_ms is not None and not 1 <= self.max_gap_ms <= 10_000:
-            wrong = f"max_gap_ms is {self.max_gap_ms:g}, and must be from 1 to 10000"
+            wrong = f"max_gap_ms is {self.max_gap_ms:g}, but must be from 1 to 10000"
             raise ModelError(wrong, "max_gap_ms")
         for name in ("repetition_penalty", "frequency_penalty"):
             low, high = (PARAMETERS[name].limits[limit] for limit in ("ge", "le"))
@@ -264,7 +264,7 @@ class ModelConfig:
         if bool(self.at) != (self.link == "socket"):
             raise ModelError("at needs link = socket, and link = socket needs at", "at")
         if len(set(self.at)) < len(self.at):
-            raise ModelError("at must name different addresses", "at")
+            raise ModelError("at must not list an address twice", "at")
         if self.gpus and self.link == "thread":
             raise ModelError("gpus needs the model's own process, but link is thread", "gpus")
         if self.replicas > 1 and self.link == "thread":
@@ -275,7 +275,7 @@ class ModelConfig:
                 "replicas",
             )
         if not self.cache_mode or len(set(self.cache_mode)) < len(self.cache_mode):
-            raise ModelError("cache_mode must name one or more different modes", "cache_mode")
+            raise ModelError("cache_mode must list at least one mode, and none twice", "cache_mode")
         for mode in self.cache_mode:
             cache_bits(mode)
         if self.draft_model is not None and self.ngram_draft:

@@ -62,8 +62,8 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """While the engine is "recovering" from a failure of the generator, it accepts jobs, but
-        they wait.
+        """While the engine is "recovering" from a failure of the generator, jobs are accepted, but
+        wait.
         """
         return self._standing.state
 
@@ -74,13 +74,13 @@ class Engine:
 
     @property
     def progress(self) -> float | None:
-        """The progress of a load, from 0 to 1; None while unknown."""
+        """The progress of loading, from 0 to 1, or None while it is unknown."""
         return self._standing.progress
 
     @property
     def grammars(self) -> Grammars:
-        """The model's grammars, which are created on first use. Meanwhile, other threads wait for
-        the GIL for up to 0.5 s.
+        """The model's grammars, which are created on first use. Creating them holds the GIL for up
+        to 0.5 s.
         """
         with self._making:
             self._grammars = self._grammars or Grammars(self.tokenizer)
@@ -98,8 +98,8 @@ class Engine:
 
     def jobs(self, timeout: float = 1.0) -> list[JobState]:
         """The jobs that have not ended. Unless `timeout` is 0, a shared engine's list includes the
-        jobs of other servers. The engine thread reports those jobs and the places in the queue;
-        both are missing if it doesn't answer within `timeout` seconds.
+        jobs of other servers. The engine thread reports those jobs and the queue positions; both
+        are missing if it doesn't reply within `timeout` seconds.
         """
         with self._changed:
             places = self._places.ask(timeout) if self._held.backlog.num_waiting else {}
@@ -108,9 +108,9 @@ class Engine:
             return self._held.tell(places, self._standing.info) + others
 
     def queued(self, identifier: str, max_age: float, timeout: float = 0.25) -> Queued | None:
-        """Returns the place of a waiting job in the queue, from a reply at most `max_age` seconds
-        old. None if the job isn't waiting, or if the engine thread doesn't answer within `timeout`
-        seconds. The engine thread is asked at most once in `max_age` seconds.
+        """Returns a waiting job's position in the queue, from a reply at most `max_age` seconds
+        old. Returns None if the job isn't waiting, or if the engine thread doesn't reply within
+        `timeout` seconds. The engine thread is asked at most once every `max_age` seconds.
         """
         with self._changed:
             if (job := self._held.pending(identifier)) is None:
@@ -129,8 +129,8 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """The maximum number of tokens of prompt and completion together. Before the model is
-        loaded, this is estimated from the files.
+        """The maximum number of tokens in the prompt and the completion together. Before the model
+        is loaded, this is an estimate from its files.
         """
         if self._standing.info is not None:
             return self._standing.info.max_seq_len
@@ -138,9 +138,9 @@ class Engine:
 
     @property
     def max_told(self) -> int:
-        """The maximum number of tokens of a text to tokenize or detokenize without generation. The
-        maximum exceeds the context, so that a count can show by how much a prompt is too long. It
-        is limited, because a million tokens would take too much memory.
+        """The maximum number of tokens in a text to tokenize or detokenize without generation. This
+        number exceeds the context, so that a count can show by how much a prompt is too long. It is
+        limited because a million tokens would take too much memory.
         """
         return max(2 * self.context, MAX_TOLD)
 
@@ -150,14 +150,14 @@ class Engine:
         self._link.start()
 
     def on_stopped(self, call: Callable[["Engine"], None]) -> None:
-        """Register `call`, which is called as soon as no job can ever run here again, for any
+        """Register `call`, to be called as soon as no job can ever run here again, for whatever
         reason. `call` must not block.
         """
         self._on_stopped.append(call)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
-        """Returns whether the model is ready within `timeout` seconds; False at once if loading
-        failed.
+        """Returns whether the model is ready within `timeout` seconds. Returns False at once if
+        loading failed.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._standing.is_loading, timeout)
@@ -165,22 +165,22 @@ class Engine:
 
     def check_room(self, num_jobs: int, prompt_tokens: int = 0) -> None:
         """Raises the error that `submit` would raise for `num_jobs` jobs whose prompts have at
-        least `prompt_tokens` tokens in total. Called before the jobs are created. Takes no lock.
+        least `prompt_tokens` tokens in total. Call this before creating the jobs. Takes no lock.
         """
         admission.check_number(num_jobs, self._standing.max_jobs(self.config))
         if (refusal := self._refusal(num_jobs, prompt_tokens)) is not None:
             raise refusal
 
     def max_new_tokens(self, prompt_tokens: int, asked: int | None) -> int:
-        """Returns the number of new tokens for a prompt of `prompt_tokens` tokens: `asked`, or else
-        the default, limited by the context. Raises PromptTooLong, which contains the numbers, if
-        the tokens don't fit.
+        """Returns the number of new tokens for a prompt of `prompt_tokens` tokens. This is `asked`
+        or, without it, the default, limited by the context. Raises PromptTooLong, which contains
+        the numbers, if the tokens don't fit.
         """
         return admission.max_new_tokens(prompt_tokens, asked, self.info, self.config)
 
     @property
     def max_tokens(self) -> int:
-        """The maximum number of tokens of a job's prompt and completion together. Raises Refused
+        """The maximum number of tokens in a job's prompt and completion together. Raises Refused
         before the model is loaded.
         """
         return admission.most_tokens(self.info)
@@ -219,7 +219,7 @@ class Engine:
         self.grammars.matcher(constraint.grammar)
 
     def cancel(self, identifier: str) -> bool:
-        """End a job early: its stream gets the text so far, with finish_reason "cancelled". Returns
+        """End a job early. Its stream gets the text so far, with finish_reason "cancelled". Returns
         whether the job exists, or may exist on another server.
         """
         with self._changed:
@@ -235,7 +235,7 @@ class Engine:
             self._changed.notify_all()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Accept no more jobs, let running ones continue for `drain` seconds, then end them and
+        """Accept no more jobs, let running jobs continue for `drain` seconds, then end them and
         release the model. Returns whether all this was done within `timeout` more seconds.
         """
         deadline = time.monotonic() + drain

@@ -1,7 +1,7 @@
 """The errors of the engine, grouped by what is at fault.
 
 EngineError
-├── ModelError              a model can't be loaded or recovered: its files, device or memory
+├── ModelError              its files, device or memory prevent loading or recovering a model
 │   ├── NoRoom              there is not enough memory; the message has the figures
 │   ├── LoadUnderWay        the model is already being loaded, unloaded or swapped
 │   ├── NotOurs             servers share the engine, and none of them may load or end it
@@ -10,16 +10,16 @@ EngineError
 ├── Rejected                the job is at fault; the same job would fail again
 │   ├── InvalidJob          a parameter has a value that can't be used
 │   │   └── ConstraintTooSlow   the job's constraint takes too long per token
-│   └── PromptTooLong       prompt and new tokens exceed the context or the cache
+│   └── PromptTooLong       the prompt and new tokens exceed the context or the cache
 ├── Refused                 not now; the same job may be accepted later
 │   ├── Full                the engine holds as many jobs as it can
 │   ├── Loading             the model is not warm yet
 │   ├── Unloaded            only the operator can load the model
 │   ├── Stalled             an iteration has not returned; it may still do so
-│   ├── Draining            the engine finishes its jobs and accepts no new ones
+│   ├── Draining            the engine finishes its jobs and accepts no new jobs
 │   └── Dead                the model failed to load, or the engine thread has ended
 └── Failure                 the job had been accepted
-    ├── JobFailed           only this job failed: sampler, settings, prefill
+    ├── JobFailed           only this job failed, in its sampler, settings or prefill
     ├── BatchFailed         an iteration failed, and every active job with it
     │   └── OutOfMemory     there was no memory for the iteration, or for a job's prompt
     └── Closed              the engine was closed before the job ended
@@ -31,7 +31,7 @@ from switchyard.errors import SwitchyardError
 
 
 class EngineError(SwitchyardError):
-    """The root of the engine's errors. `param`: the engine's name for the parameter at fault, if
+    """The root of the engine's errors. `param`: the engine's name for the invalid parameter, if
     there is one.
     """
 
@@ -77,7 +77,7 @@ class ConstraintTooSlow(InvalidJob):
 
 
 class PromptTooLong(Rejected):
-    """`prompt_tokens` and `new_tokens` together exceed `limit`. A value of 0 is unknown. For a
+    """`prompt_tokens` and `new_tokens` together exceed `limit`. A value of 0 means unknown. For a
     prompt that was not tokenized completely, `prompt_tokens` is a lower bound.
     """
 

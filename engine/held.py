@@ -35,7 +35,7 @@ class Tracked:
     __slots__ = ("job", "new_tokens", "state", "submitted")
 
     def __init__(self, job: Job, submitted: float) -> None:
-        """`submitted`: time of submission, on the monotonic clock."""
+        """`submitted`: the time of submission, on the monotonic clock."""
         self.job = job
         self.submitted = submitted
         self.state: Phase = "pending"
@@ -56,7 +56,7 @@ class Tracked:
 
     def tell(self, place: int | None, info: ModelInfo | None, now: float) -> JobState:
         """`info`: the loaded model's properties; before the load, jobs have no pages. `now`: a time
-        on the monotonic clock, the same for all jobs of a list, so that their ages are in order.
+        on the monotonic clock, the same for all jobs in a list, so that their ages are in order.
         """
         job, num_pages = self.job, 0
         if info is not None and self.state in ("prefill", "decode"):
@@ -155,9 +155,9 @@ def _reason(event: JobEvent) -> FinishReason | Literal["failed"] | None:
 
 
 class Backlog(NamedTuple):
-    """The numbers of jobs, and of waiting prompt tokens, that an engine holds. The object is
-    replaced under the engine's lock, but refusals read it without the lock, because threads that
-    waited for the lock would delay every stream.
+    """The numbers of jobs and waiting prompt tokens that an engine holds. The object is replaced
+    under the engine's lock, but refusals read it without the lock, because threads waiting for the
+    lock would delay every stream.
     """
 
     num_jobs: int = 0  # jobs that have not ended
@@ -194,7 +194,7 @@ class HeldJobs:
         return identifier in self._held
 
     def pending(self, identifier: str) -> Job | None:
-        """The job, if it is waiting."""
+        """Returns the job if it is waiting."""
         held = self._held.get(identifier)
         return held.job if held is not None and held.state == "pending" else None
 
@@ -215,7 +215,7 @@ class HeldJobs:
 
     def pass_on(self, event: JobEvent, batches: Batches) -> bool:
         """Put an event into its job's stream. Events of jobs that have ended are dropped. Returns
-        whether the job must be cancelled because it may get no more tokens.
+        whether the job must be cancelled because it may generate no more tokens.
         """
         held = self._held.get(event.identifier)
         if held is None:

@@ -1,4 +1,4 @@
-"""A job: one sequence to generate. Plain, frozen, picklable."""
+"""A job, which is one sequence to generate. Plain, frozen, picklable."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ USUAL_TOKENS = 180  # of an answer, until a client's first has ended
 @dataclass(frozen=True, slots=True)
 class Healing:
     """Token healing: the prompt ended with the token `text`, which was removed. The first new token
-    is one of `token_ids`, which all begin with `text`; the completion omits that part.
+    is one of `token_ids`, which all begin with `text`; the completion omits this beginning.
     """
 
     text: str
@@ -19,7 +19,7 @@ class Healing:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The form of a completion, as a grammar for llguidance. The module `constraints` creates
+    """The format of a completion, as a grammar for llguidance. The module `constraints` creates
     constraints.
 
     The grammar applies from the beginning or, with `after`, from the end of that text, which must
@@ -45,7 +45,7 @@ class Forced:
 @dataclass(frozen=True, slots=True)
 class Span:
     """A part of a completion, from the text `begin` to the text `end`, in which `stop_strings` and
-    `stop_token_ids` have no effect. White space around the part belongs to it.
+    `stop_token_ids` have no effect. White space around the part belongs to the span.
 
     Without `begin`, the completion begins inside the span. Without `end`, the span extends to the
     completion's end. `is_first`: the span can begin only if nothing but spans and white space
@@ -96,7 +96,7 @@ class Job:
 
     @property
     def num_sequences(self) -> int:
-        """The number of rows that the job takes in a batch."""
+        """The number of rows that the job occupies in a batch."""
         return 2 if self.negative_prompt else 1
 
     @property
@@ -105,6 +105,6 @@ class Job:
         return min(self.max_new_tokens, self.usual_tokens)
 
     def num_pages(self, page_size: int, num_new: int) -> int:
-        """The number of pages for the job's prompts, each with `num_new` more tokens."""
+        """The number of pages for the job's prompts, with `num_new` more tokens for each prompt."""
         lengths = [len(self.prompt), *([len(self.negative_prompt)] if self.negative_prompt else [])]
         return sum(-(-(length + num_new) // page_size) for length in lengths)

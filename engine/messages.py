@@ -27,14 +27,14 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ListPending:
-    """The engine thread answers with a `PendingList` that has the same serial."""
+    """The engine thread replies with a `PendingList` that has the same serial."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListJobs:
-    """Sent to an engine that several servers share. The engine answers with a `JobList` that has
+    """Sent to an engine that several servers share. The engine replies with a `JobList` that has
     the same serial.
     """
 
@@ -43,8 +43,8 @@ class ListJobs:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Sent to an engine that several servers share: the number of jobs in this server that any
-    engine may take.
+    """The number of jobs in this server that any engine may take. Sent to engines that several
+    servers share.
     """
 
     num_waiting: int
@@ -52,7 +52,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Forget all jobs so far, which `Hanging` has already ended, and recover."""
+    """Forget all jobs so far, because `Hanging` has already ended them, and recover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Stopped:
 @dataclass(frozen=True, slots=True)
 class Restarting:
     """The process of the engine thread has ended, and all jobs with it. Another process loads the
-    model: `Loaded` or `Stopped` follows.
+    model, so `Loaded` or `Stopped` follows.
     """
 
     reason: str
@@ -109,7 +109,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """The generator has failed. Until `Recovered`, the engine accepts jobs, but they wait."""
+    """The generator has failed. Until `Recovered`, jobs are accepted, but wait."""
 
     reason: str
 
@@ -145,8 +145,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStates:
-    """The states of the replicas of a loaded model. While no replica is ready, the engine accepts
-    jobs, but they wait. It refuses jobs while all remaining replicas hang.
+    """The states of a loaded model's replicas. While no replica is ready, jobs are accepted, but
+    wait. Jobs are refused while all remaining replicas hang.
     """
 
     states: tuple[ReplicaState, ...]
@@ -198,14 +198,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """The job waits again: the batch failed before the job's client had received any text."""
+    """The job waits again, because the batch failed before the job's client had received any
+    text.
+    """
 
     identifier: str
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The job has given up its pages to others, or has pages again. This event is not passed to
+    """The job has given up its pages to other jobs, or has pages again. This event is not passed to
     streams.
     """
 
@@ -215,7 +217,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The place of a job in the queue, where 1 is next. `Engine.queued` returns it."""
+    """The position of a job in the queue, where 1 is next. `Engine.queued` returns it."""
 
     identifier: str
     place: int
@@ -232,8 +234,8 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token's logprob, from the model's raw logits over its whole vocabulary, before any
-    change.
+    """A token's logprob, from the model's raw logits over its whole vocabulary, before sampling
+    changes them.
     """
 
     token_id: int
@@ -243,7 +245,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """One entry for each token of the prompt; the first is None. Sent before the first `Chunk`."""
+    """One entry for each token in the prompt; the first entry is None. Sent before the first
+    `Chunk`.
+    """
 
     identifier: str
     logprobs: tuple[TokenLogprob | None, ...]
@@ -259,13 +263,13 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Ten times as fast as pickle's default for a dataclass with slots."""
+        """Pickles ten times as fast as pickle's default for a dataclass with slots."""
         return Chunk, (self.identifier, self.text, self.token_ids, self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds from the submission to the start, to the first token sent, and to the end."""
+    """The seconds from the submission to the start, to the first token sent, and to the end."""
 
     queue: float = 0.0
     prefill: float = 0.0
@@ -276,7 +280,7 @@ class Timings:
 class Finished:
     """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the job's stop
     string or member of `stop_token_ids` that ended the text; "loop" for `stop_on_loop`; "quota" for
-    a job that may get no more tokens. `stop_token`: the token that ended the job, if the job
+    a job that may generate no more tokens. `stop_token`: the token that ended the job, if the job
     requested logprobs.
     """
 

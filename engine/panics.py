@@ -1,5 +1,5 @@
-"""Panics of libraries written in Rust. They aren't of type `Exception`, so few handlers catch them.
-Any thread.
+"""Panics in libraries written in Rust. These aren't of type `Exception`, so few handlers catch
+them. Any thread.
 """
 
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""The parameters of samplers, each declared once. Plain, frozen, picklable.
+"""The parameters of samplers, each declared once. Plain, frozen, picklable classes.
 
 The validation of requests, the documentation, the server's defaults and `Sampler` all derive from
 the table `Sampling` (docs/development.md).
@@ -29,8 +29,8 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`default` turns the parameter off. A parameter that is `part_of` another one is off if the
-    other one is off.
+    """One sampling parameter. `default` turns it off. A parameter that is `part_of` another one is
+    off whenever the other one is off.
     """
 
     default: Any
@@ -67,15 +67,16 @@ class Sampling:
     cfg_scale: float = _parameter(
         1.0,
         "guide",
-        "Strength of guidance away from `negative_prompt`. Refused without that prompt. 1: off.",
+        "Strength of guidance away from `negative_prompt`. Refused without `negative_prompt`."
+        " 1: off.",
         ge=-10,
         le=10,
     )
     repetition_penalty: float = _parameter(
         1.0,
         "penalize",
-        "Positive logits of tokens in the prompt or completion are divided by this value; negative"
-        " ones are multiplied by it.",
+        "Divides positive logits of tokens in the prompt or completion, and multiplies negative"
+        " ones.",
         ge=0.1,
         le=10,
     )
@@ -98,7 +99,7 @@ class Sampling:
     frequency_penalty: float = _parameter(
         0.0,
         "penalize",
-        "Subtracted from a token's logit for each occurrence of the token in the completion.",
+        "Subtracted from a token's logit for each occurrence in the completion.",
         ge=-2,
         le=2,
     )
@@ -196,16 +197,16 @@ class Sampling:
     dynatemp_exponent: float = _parameter(
         1.0,
         "shape",
-        "Exponent by which the dynamic temperature grows with the entropy.",
+        "Exponent of the entropy in the dynamic temperature.",
         part_of="dynatemp_high",
         ge=0.01,
         le=10,
     )
     temperature_last: bool = _parameter(
-        False, "shape", "Apply the temperature after all filters, not before them."
+        False, "shape", "Apply the temperature after all filters instead of before them."
     )
     top_k: int = _parameter(
-        0, "filter", "Keep this number of tokens with the highest probabilities.", ge=0, le=100_000
+        0, "filter", "Keep this many of the most probable tokens.", ge=0, le=100_000
     )
     top_p: float = _parameter(
         1.0,
@@ -265,7 +266,8 @@ class Sampling:
     xtc_threshold: float = _parameter(
         0.1,
         "filter row",
-        "Minimum probability of a top choice for XTC. Above 0.5 there could be only one.",
+        "Minimum probability of a top choice for XTC. Above 0.5, there could be only one such"
+        " choice.",
         part_of="xtc_probability",
         gt=0,
         le=0.5,

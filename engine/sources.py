@@ -11,7 +11,7 @@ def is_source(at: str) -> bool:
 
 
 def count_engines(at: Sequence[str]) -> int:
-    """The number of engines at these addresses. A source may list any number, and counts as `USUAL`
-    engines.
+    """The number of engines at these addresses. A source may list any number of engines, and counts
+    as `USUAL` engines.
     """
     return sum(USUAL if is_source(one) else 1 for one in at)

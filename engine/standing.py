@@ -1,5 +1,5 @@
 """The state of an engine, as its thread reports it. The engine's lock guards changes. Any thread
-may read the state; a state's error is set before the state.
+may read the state. A state's error is set before the state itself.
 """
 
 import logging
@@ -53,8 +53,8 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """While the engine is "recovering" from a failure of the generator, it accepts jobs, but
-        they wait.
+        """While the engine is "recovering" from a failure of the generator, jobs are accepted, but
+        wait.
         """
         state = self._state
         return (self._trouble or state) if state == "ready" else state
@@ -74,13 +74,13 @@ class Standing:
 
     @property
     def progress(self) -> float | None:
-        """The progress of a load, from 0 to 1; None while unknown."""
+        """The progress of loading, from 0 to 1, or None while it is unknown."""
         return self._progress if self.is_loading else None
 
     @property
     def stats(self) -> Stats | None:
-        """The counts, including those of earlier threads of this engine and of earlier engines with
-        its name.
+        """The counts, including the counts of this engine's earlier threads and of earlier engines
+        with its name.
         """
         before = None if self._past is None else self._past.stats
         if self._stats is not None:
@@ -106,7 +106,7 @@ class Standing:
         self.num_restarts += other.num_restarts
 
     def rates(self, now: float) -> Rates:
-        """`now`: on the monotonic clock. Any thread."""
+        """`now`: a time on the monotonic clock. Any thread."""
         recent = list(self._recent)
         first = max((i for i, each in enumerate(recent) if each.time <= now - RECENT), default=0)
         if first + 1 >= len(recent):
@@ -182,7 +182,7 @@ class Standing:
         self._trouble = self.error = None
         if self.is_loading:
             self._state = "ready"
-        logger.info("model %s is loaded, on %s", self._name, info.device)
+        logger.info("model %s is loaded on %s", self._name, info.device)
 
     def _count(self, stats: Stats) -> None:
         self._stats = stats.after(self._before)
@@ -245,7 +245,7 @@ def _sum(standing: Standing, before: Stats | None) -> Stats | None:
 
 
 def _mean(begin: Stats, end: Stats, name: str) -> float | None:
-    """The mean of the values added between `begin` and `end`; None if there are none."""
+    """The mean of the values added between `begin` and `end`, or None if there are none."""
     if name not in begin.histograms or name not in end.histograms:
         return None
     return end.histograms[name].mean_since(begin.histograms[name])

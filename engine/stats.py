@@ -91,15 +91,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts`: the number of values in each bucket, which are above the previous bound and at most
-    the bucket's own; the last bucket has no bound. `total`: the sum of all values.
+    """`counts`: the number of values in each bucket, that is, above the previous bucket's bound and
+    up to this bucket's bound; the last bucket has no bound. `total`: the sum of all values.
     """
 
     counts: tuple[int, ...]
     total: float
 
     def mean_since(self, before: "Histogram") -> float | None:
-        """The mean of the values since `before`; None if there are none."""
+        """The mean of the values since `before`, or None if there are none."""
         number = sum(self.counts) - sum(before.counts)
         return (self.total - before.total) / number if number else None
 
@@ -129,8 +129,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory in bytes. `allocated`, `reserved`: by this engine's process; `free`, `total`: of the
-    device.
+    """Memory in bytes. `allocated` and `reserved` are the amounts of this engine's process; `free`
+    and `total` are the device's.
     """
 
     device: str
@@ -161,7 +161,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Means over the last few seconds, in tokens per second of all jobs together."""
+    """Means over the last few seconds, in tokens per second, for all jobs together."""
 
     new_tokens: float = 0.0
     prompt_tokens: float = 0.0
@@ -185,7 +185,7 @@ class Stats:
     num_wanted: int = 0  # jobs that wait in the servers of a shared engine, for any engine
 
     def after(self, before: "Stats | None") -> "Stats":
-        """These counts plus those of earlier engine threads."""
+        """These counts plus the counts of earlier engine threads."""
         if before is None:
             return self
         histograms = {
@@ -200,13 +200,13 @@ class Stats:
         )
 
     def at_rest(self) -> "Stats":
-        """The same counts, for an engine that currently holds nothing."""
+        """The same counts, for an engine that currently holds no jobs or memory."""
         return replace(self, num_active=0, num_pending=0, num_wanted=0, occupancy=Occupancy())
 
 
 def together(time: float, several: Sequence[Stats], num_pending: int, began: float) -> Stats:
-    """The sum at `time` over the engine threads that serve one model. `num_pending`: further jobs,
-    which wait for any of these threads.
+    """The sum at `time` over the engine threads that serve one model. `num_pending`: the number of
+    further jobs, which wait for any of these threads.
     """
     total = Stats(time)
     for one in several:

@@ -39,7 +39,7 @@ OnUse = Callable[[Used], int | None]
 
 
 class Stream:
-    """A single queue for the events of one request's jobs. One thread reads it.
+    """A single queue for the events of one request's jobs, which one thread reads.
 
     The engine thread only puts events into the queue, which never blocks. Every job ends with
     exactly one `Finished` or `Failed`.
@@ -65,7 +65,7 @@ class Stream:
         on_use: OnUse | None = None,
     ) -> None:
         """`wake`: see `poll`. `on_use`: called with each job's usage, even after `close`. It runs
-        on the link's thread, so it must not block. A job that may get no more tokens ends with
+        on the link's thread, so it must not block. A job that may generate no more tokens ends with
         finish_reason "length" and stop_reason "quota".
         """
         self.wake = wake
@@ -93,9 +93,9 @@ class Stream:
 
     def poll(self, wake: Callable[[], None], alone: bool) -> None:
         """Register `wake`, which is called after events are put and must not block. Streams that
-        have the same `wake`, and that one thread reads, share one call. Events put earlier can be
-        taken at once. `alone`: from now on no thread waits in `take`, so a put can skip the queue's
-        locks.
+        have the same `wake` and are read by one thread share one call. Events put earlier can be
+        taken at once. `alone`: whether no thread will wait in `take` from now on, so that putting
+        events can skip the queue's locks.
         """
         self.wake = wake
         self._is_polled = alone
@@ -117,7 +117,7 @@ class Stream:
         return bool(self._batches)
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """Wait for events for at most `timeout` seconds, and return all that have accumulated, in
+        """Wait at most `timeout` seconds for events, and return all that have accumulated, in
         order. On a patient stream, tokens do not end the wait; they are returned with the next
         other event, or at the timeout. Returns an empty list if no events arrive before the
         timeout, and at once if every job has ended.
@@ -135,8 +135,8 @@ class Stream:
         return events
 
     def take_now(self) -> Sequence[JobEvent]:
-        """The events that have accumulated. Never waits, so it skips the queue's locks. For a
-        thread that takes a token from each of many streams.
+        """Returns the events that have accumulated. Never waits, so it skips the queue's locks. For
+        a thread that takes a token from each of many streams.
         """
         batches = self._batches
         if not batches:

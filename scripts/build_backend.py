@@ -1,5 +1,5 @@
-"""Builds packages as setuptools does, but removes build/, from which deleted files would get into
-the next wheel. pyproject.toml names this module.
+"""Builds packages as setuptools does, but removes build/, because deleted files would get from
+there into the next wheel. pyproject.toml names this module.
 """
 
 import shutil

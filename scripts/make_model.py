@@ -1,11 +1,11 @@
 """Write a Llama with random weights in Hugging Face layout, to try, test or measure a server.
 
 Its text is noise, but everything else is real: a byte-level BPE tokenizer trained on the Python
-sources of this machine, special tokens, a chat template. exllamav2 can also load it on a GPU: keep
-the head dimension at 64 or 128 (hidden size / heads), the hidden size a multiple of 128, and the
-vocabulary a multiple of 32. With --exl2, the matrices have the format of exllamav2's conversion,
-with 4 bits per weight and 6 in the head, but are written directly. They are as fast as those of a
-converted model.
+sources on this machine, special tokens, and a chat template. exllamav2 can also load the model on a
+GPU if the head dimension (hidden size / heads) is 64 or 128, the hidden size is a multiple of 128,
+and the vocabulary is a multiple of 32. With --exl2, the matrices are written directly in the format
+of exllamav2's conversion, with 4 bits per weight, and 6 in the head. They are as fast as a
+converted model's matrices.
 
 With --tokenizer, the tokenizer and the chat template come from another model's directory.
 """
@@ -57,8 +57,8 @@ SCALE = 10  # of every group, from 0 to 15; exllamav2 multiplies by (it + 1) squ
 
 
 def make_model(directory: Path, args: argparse.Namespace) -> None:
-    """Writes the model next to `directory` first, so that an interrupted run leaves no incomplete
-    model.
+    """Writes the model next to `directory` first, so that an interrupted run doesn't leave an
+    incomplete model.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
@@ -93,7 +93,9 @@ def write_tokenizer(directory: Path, args: argparse.Namespace) -> dict[str, Any]
 
 
 def copied(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Copies a tokenizer with its templates, and fits the vocabulary to it. Returns config.json."""
+    """Copies a tokenizer with its templates, and adapts the vocabulary size to it. Returns
+    config.json.
+    """
     for pattern in ("tokenizer*.json", "chat_template.*"):
         for file in sorted(args.tokenizer.glob(pattern)):
             shutil.copyfile(file, directory / file.name)
@@ -113,8 +115,8 @@ def copied(directory: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_tokenizer(vocab_size: int) -> Tokenizer:
-    """Byte-level BPE. Every id has text. If the sources yield too few tokens, words that encoding
-    never produces fill the vocabulary.
+    """Trains a byte-level BPE tokenizer in which every id has text. If the sources yield too few
+    tokens, words that encoding never produces fill the vocabulary.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -150,7 +152,7 @@ def corpus() -> str:
 
 
 def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """Tensors scaled so that activations keep their size from layer to layer."""
+    """Returns tensors, scaled so that activations keep their size from layer to layer."""
     generator = torch.Generator().manual_seed(args.seed)
     hidden, inner = args.hidden_size, args.intermediate_size
     head_dim = hidden // args.num_heads
@@ -196,8 +198,8 @@ def make_tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
 def quantized(
     outputs: int, inputs: int, scale: float, bits: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """A matrix in EXL2's format, with random codes. Each code stands for its own value minus
-    2 ** (bits - 1). The weights have the standard deviation of the float16 ones. The mean of the
+    """A matrix in EXL2's format, with random codes. Each code stands for its value minus 2 ** (bits
+    - 1). The weights have the same standard deviation as the float16 weights. The mean of the
     layers' weights is 0, because otherwise a constant direction would grow in each layer.
     """
     num_groups = inputs // GROUP_SIZE
@@ -267,21 +269,26 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("dir", type=Path, metavar="DIR", help="new or empty directory to write to")
     parser.add_argument(
-        "--tokenizer", type=Path, metavar="DIR", help="model whose tokenizer*.json to copy"
+        "dir", type=Path, metavar="DIR", help="the new or empty directory to write to"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="DIR",
+        help="the model whose tokenizer*.json files to copy",
     )
     parser.add_argument("--shape", choices=SHAPES, help="default: small, or tiny with --tokenizer")
     for name in SIZES:
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, metavar="N", help="default: the shape's"
+            f"--{name.replace('_', '-')}", type=int, metavar="N", help="default: that of --shape"
         )
     parser.add_argument("--exl2", action="store_true", help="write quantized weights, for a GPU")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights")
     args = parser.parse_args()
     if args.tokenizer is not None:
         if args.vocab_size is not None:
-            parser.error("--vocab-size can't be given with --tokenizer, which sets it")
+            parser.error("--vocab-size can't be combined with --tokenizer, which sets it")
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not (args.tokenizer / name).is_file():
                 parser.error(f"{args.tokenizer} has no {name}")
@@ -293,7 +300,7 @@ def parse_args() -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     smallest = len(SPECIAL) + 256
     if args.vocab_size < smallest:
-        parser.error(f"--vocab-size must be at least {smallest}: special tokens and all bytes")
+        parser.error(f"--vocab-size must be at least {smallest}, for special tokens and all bytes")
     if args.hidden_size % args.num_heads or args.num_heads % args.num_kv_heads:
         parser.error(
             "--hidden-size must be a multiple of --num-heads, and --num-heads of --num-kv-heads"

@@ -1,5 +1,5 @@
 """Write two tables in docs/models.md: which model fits on which GPU, according to `switchyard
-estimate`, and what ExLlamaV3 serves.
+estimate`, and which architectures ExLlamaV3 serves.
 
 Usage: .venv/bin/python scripts/model_table.py
 """
@@ -69,7 +69,9 @@ def footprints(name: str) -> Iterator[tuple[float, engine.ModelConfig, Footprint
 
 
 def best(name: str, models: list[tuple[float, engine.ModelConfig, Footprint]], gpu: int) -> str:
-    """The most bits for which a full context fits, in the first cache mode that fits."""
+    """The highest number of bits with which a full context fits, in the first cache mode that
+    fits.
+    """
     free = [gpu * GIB - CONTEXT]
     for bits, config, footprint in models:
         assert config.max_seq_len is not None
@@ -94,11 +96,11 @@ def text() -> str:
 def of_exl3() -> str:
     rows = {
         "served on one GPU": exl3.PLAIN,
-        "refused for now, because they keep state for each text": exl3.STATEFUL,
+        "refused for now, because they keep a state for each sequence": exl3.STATEFUL,
         "refused: other caches, images, draft models, other tensor names": exl3.OTHERS,
         "refused settings": exl3.REFUSED,
     }
-    lines = ["| | `architectures` of `config.json` |", "|---|---|"]
+    lines = ["| | `architectures` in `config.json` |", "|---|---|"]
     for label, names in rows.items():
         lines.append(f"| {label} | {', '.join(f'`{name}`' for name in names)} |")
     return "\n".join(lines) + "\n"

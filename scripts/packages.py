@@ -1,9 +1,9 @@
 """Chooses the packages that a server needs on this machine, instead of requirements.txt.
 
-packages.py choose STAMP        prints their list; STAMP has the list that was installed last
-packages.py install FILE NAME   installs those in FILE, as NAME, into this Python's environment
+packages.py choose STAMP        prints the list; STAMP has the list that was installed last
+packages.py install FILE NAME   installs the packages in FILE, as NAME, for this Python
 
-Needs no packages itself. If no list fits, it prints the reason and exits with status 3.
+This script needs no packages itself. If no list fits, it prints the reason and exits with status 3.
 """
 
 import functools
@@ -25,7 +25,7 @@ USUAL, CUDA, COMPILED = "requirements.txt", "requirements-cuda.txt", "requiremen
 EXL3 = "requirements-exl3.txt"
 TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"  # a tenth of the size with CUDA
 OLDEST = (7, 0)  # compute capability that torch 2.8.0 is built for, with CUDA 12.8
-CURE = "docs/deployment.md has other ways; SWITCHYARD_DEVICE=cpu does without the GPU"
+CURE = "docs/deployment.md has other ways; SWITCHYARD_DEVICE=cpu runs without the GPU"
 PIP = """
 import sys
 try:
@@ -43,7 +43,7 @@ import exllamav2_ext
 
 
 def choose(installed: str) -> str:
-    """`installed`: the last installed list, or empty."""
+    """`installed`: the list that was installed last, or empty."""
     if installed in (read(COMPILED), read(EXL3)):  # an owner's choice
         return installed
     device = setting("device")
@@ -77,7 +77,7 @@ def check_platform(listed: str) -> None:
     if this not in pythons:
         fail(
             f"{CUDA} has wheels for Python {pythons[0]} to {pythons[-1]}, but this is {this}:"
-            f" install one of those, and remove .venv; {CURE}"
+            f" install one of these versions, and remove .venv; {CURE}"
         )
 
 
@@ -123,7 +123,7 @@ def install(listed: str, name: str) -> None:
 
 @functools.cache
 def has_index() -> bool:
-    """Whether pip is configured with its own index or directory of wheels, to be used here."""
+    """Whether pip is configured with another index or a directory of wheels, to be used here."""
     told = pip("config", "list", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     return bool(re.search(r"(index-url|find-links|no-index)=", told))
 
@@ -144,7 +144,7 @@ def pip(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    """Runs Python. On Ctrl-C, that process cleans up first, then this one ends."""
+    """Runs Python. On Ctrl-C, that process cleans up first, then this process ends."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     done = subprocess.run([sys.executable, *arguments], text=True, **options)

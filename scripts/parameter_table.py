@@ -1,4 +1,5 @@
-"""Write docs/parameters.md, the tables of parameters by topic, from the contracts of the routes.
+"""Write docs/parameters.md, with the tables of parameters by topic, from the contracts of the
+routes.
 
 Usage: .venv/bin/python scripts/parameter_table.py
 """
@@ -24,24 +25,23 @@ from switchyard.app.request.validation import NEUTRAL, OTHER, SETTLED, TOLD  # n
 PAGE = ROOT / "docs" / "parameters.md"
 HEAD = """# Parameters
 
-`scripts/parameter_table.py` writes this page from the code that checks requests. Any other
-parameter is refused, with an error that names it. `null` means that a parameter is unset.
+`scripts/parameter_table.py` generates this page from the code that checks requests. Parameters not
+listed here are refused, with an error that names them. `null` leaves a parameter unset.
 [api.md](api.md) explains how parameters work together.
 
-The column "endpoints" uses these words:
+The "endpoints" column uses these words:
 """
 NEUTRAL_HEAD = """
 ## Parameters without effect
 
-Some clients send these parameters with values that have no effect. These values are accepted, and
-the header `X-Switchyard-Ignored` lists the parameter. Other values are refused.
+The server accepts these parameters with the values below, which have no effect, and lists them in
+the header `X-Switchyard-Ignored`. It refuses other values.
 """
 NAMES_HEAD = """
 ## Other names
 
 Every endpoint that generates also accepts its parameters under the names that other servers use.
-If a parameter is set under two names with different values, the request gets a 400 that names
-both.
+A request that sets a parameter under two names to different values gets a 400 that names both.
 """
 WORDS = {
     "all": (
@@ -100,7 +100,7 @@ LOADING = (
 NOTES = {  # before the table of a topic
     "Structured output": """\
 The model chooses the order of an object's properties, so clients can't rely on the schema's order.
-Each named property occurs at most once, and all required ones occur.
+Each named property occurs at most once, and all required properties occur.
 [Structured output](api/generation.md#structured-output) lists which keywords are enforced and which
 are refused.
 """,
@@ -128,7 +128,7 @@ Rows = dict[Row | Neutral, list[str]]  # row -> its endpoints
 
 
 def rows(api: dict[str, Any]) -> Rows:
-    """The rows of an OpenAPI document, each once, with the paths of its endpoints."""
+    """Returns the rows for an OpenAPI document, each once, with the paths of its endpoints."""
     definitions = api["components"]["schemas"]
     found: Rows = {}
     for path, methods in sorted(api["paths"].items(), key=_openai_first):
@@ -148,7 +148,7 @@ def _openai_first(item: tuple[str, Any]) -> tuple[bool, str]:
 
 
 def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas of an operation's input: its body, its query string."""
+    """The schemas of an operation's body and query string."""
     contents = operation.get("requestBody", {}).get("content", {})
     schemas = [content["schema"] for content in contents.values()]
     for reference in dict.fromkeys(name for s in schemas for name, _ in _references(s)):
@@ -169,7 +169,7 @@ def _objects(operation: dict[str, Any], definitions: dict[str, Any]) -> Iterator
 def _rows(
     schema: dict[str, Any], definitions: dict[str, Any], prefix: str, above: tuple[str, ...]
 ) -> Iterator[Row | Neutral]:
-    """The rows of an object: its properties, and documented properties of nested objects."""
+    """The rows for an object's properties, and for documented properties of nested objects."""
     for name, value in schema.get("properties", {}).items():
         if value.get("description") in (NEUTRAL, SETTLED, TOLD):
             values = [_code(item) for item in value.get("enum", ()) if item is not None]
@@ -269,12 +269,14 @@ def topic_of(row: Row, paths: list[str]) -> str:
     root = re.split(r"[.\[]", row.name)[0]
     topics = [topic for topic, names in TOPICS.items() if root in names.split()]
     if len(topics) != 1:
-        raise SystemExit(f"{row.name} of {', '.join(paths)} needs a topic in {__file__}")
+        raise SystemExit(
+            f"the parameter {row.name} of {', '.join(paths)} needs a topic in {__file__}"
+        )
     return topics[0]
 
 
 def where(paths: list[str]) -> str:
-    """The endpoints: words of WORDS where they fit, then single paths."""
+    """The endpoints, as words from WORDS where they fit, then as single paths."""
     for word, members in WORDS.items():
         lacking = [path for path in members if path not in paths]
         if len(lacking) <= (4 if word == "all" else 0):
@@ -288,7 +290,7 @@ def where(paths: list[str]) -> str:
 
 
 def other_names() -> list[tuple[str, list[str]]]:
-    """For each parameter, its names on other servers."""
+    """Maps each parameter to its names on other servers."""
     names: dict[str, set[str]] = {}
     for kind in KINDS:
         for name, own in kind.other_names().items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures: the page, and the dashboard's panels for a server under load.
+"""Draws docs/pictures, which show the page, and the dashboard's panels for a server under load.
 
     scripts/test-page -k enter   # installs chromium and Playwright
     .venv/page/bin/python scripts/pictures.py [--prometheus PROGRAM] [--seconds 60]
@@ -109,7 +109,7 @@ def traffic(server):
 
 
 def draw_board(url, seconds):
-    """Draws every panel of lines from its own queries. Panels without values say so."""
+    """Draws every panel with lines from its own queries. Panels without values say so."""
     panels = [p for p in json.loads(BOARD.read_text())["panels"] if p["type"] == "timeseries"]
     rows = -(-len(panels) // 4)
     figure, axes = pyplot.subplots(rows, 4, figsize=(14, 2.1 * rows), layout="constrained")
@@ -149,7 +149,7 @@ def ask(page, question):
 
 
 def chat(page):
-    """Shows an answer of the model, and a hand-written one with code and a table."""
+    """Shows one of the model's answers, and a hand-written answer with code and a table."""
     ask(page, QUESTIONS[1])
     ask(page, "How do I ask it from Python?")
     page.get_by_role("button", name="Edit").last.click()

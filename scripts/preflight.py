@@ -1,6 +1,6 @@
-"""Checks, before any packages are installed and as far as Python alone can, whether a server could
-start here: is there a model, is it complete and of a kind that this machine can serve, and is the
-port free? If not, it prints what is wrong and exits with status 3.
+"""Checks whether a server could start here, before any packages are installed and as far as Python
+alone can. Is there a model, is it complete, can this machine serve it, and is the port free? If
+not, the script prints what is wrong and exits with status 3.
 """
 
 import os
@@ -29,7 +29,7 @@ def setting(name: str) -> str:
 
 def without_packages(*names: str) -> None:
     """Makes these modules importable without any packages, but not their siblings, which need
-    some.
+    packages.
     """
     for name in names:
         package = types.ModuleType(name)
@@ -38,7 +38,7 @@ def without_packages(*names: str) -> None:
 
 
 def check_model(path: str) -> None:
-    """Uses the messages of the loader."""
+    """Raises the same errors as the loader."""
     without_packages(
         *("switchyard", "switchyard.engine", "switchyard.engine.memory", "switchyard.engine.model")
     )
@@ -54,7 +54,7 @@ def check_model(path: str) -> None:
 
 
 def check_port(bind: str) -> None:
-    """Uses the messages of the server."""
+    """Raises the same errors as the server."""
     without_packages("switchyard", "switchyard.server")
     from switchyard.server import address
 
@@ -71,6 +71,6 @@ if __name__ == "__main__":
     if model := setting("model"):
         check_model(model)
     elif os.environ.get("SWITCHYARD_MODEL") is not None:
-        fail("SWITCHYARD_MODEL is empty: name a directory, or unset it for the demo model")
+        fail("SWITCHYARD_MODEL is empty: set it to a directory, or unset it for the demo model")
     if not setting("bind_wait").strip("0."):  # otherwise the server itself waits for the port
         check_port(setting("bind"))

@@ -62,7 +62,7 @@ def _toml(value: object) -> str:
 
 
 def write(page: str) -> str:
-    """The page with each table in its place."""
+    """Returns the page with each table at its position."""
     return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
 
 

@@ -1,7 +1,8 @@
 """The production server for ExLlamaV2 models, and a Flask extension.
 
-Most of its code is in `app/` and `engine/`, next to this folder. The import names are
-`switchyard.app` and `switchyard.engine`, which can't collide with those of a host application.
+Most of its code is in `app/` and `engine/`, next to this folder. These are imported as
+`switchyard.app` and `switchyard.engine`, which can't collide with a host application's own
+packages.
 """
 
 import importlib

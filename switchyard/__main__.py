@@ -1,5 +1,5 @@
-"""`python -m switchyard` runs the command `switchyard`; with gunicorn's arguments or none, it runs
-a server.
+"""`python -m switchyard` runs the `switchyard` command. With gunicorn's arguments, or without
+arguments, it runs a server.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""The addresses of this machine, and the ports that answer there."""
+"""This machine's addresses, and the ports that accept connections there."""
 
 import ipaddress
 import re
@@ -12,7 +12,7 @@ LOCAL = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
 def addresses_here(table: str | None = None) -> list[str]:
-    """All IPv4 addresses of this machine. `table`: the text of /proc/net/fib_trie."""
+    """Returns all of this machine's IPv4 addresses. `table`: the text of /proc/net/fib_trie."""
     if table is None:
         with open("/proc/net/fib_trie") as file:
             table = file.read()
@@ -21,7 +21,7 @@ def addresses_here(table: str | None = None) -> list[str]:
 
 def answers_outside(cluster: ClusterSettings, here: Sequence[str]) -> dict[str, list[int]]:
     """For each address of this machine outside the cluster's network, the cluster's ports that
-    answer there. This machine can't see whether a firewall protects them.
+    accept connections there. This machine can't see whether a firewall protects these ports.
     """
     ports = [*RAYS_PORTS[0], *cluster.engine_ports, *RAYS_PORTS[-1]]
     outside = [ipaddress.IPv4Address(one) for one in here]

@@ -2,4 +2,4 @@
 
 
 class SwitchyardError(Exception):
-    """An error in a generation, a request, a setting or a model; the class says which."""
+    """An error in a generation, a request, a setting or a model, as its class shows."""

@@ -15,8 +15,9 @@ MOST = 60.0  # seconds after which a read fails
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, os.stat_result]:
-    """The bytes of a file, and its status. Raises OSError, including for a pipe or a device, for
-    more than `max_bytes`, for a file that changes during the read, and after MOST seconds.
+    """Returns the bytes of a file, and its status. Raises OSError, for example for a pipe or a
+    device, for more than `max_bytes`, for a file that changes while it is read, and after MOST
+    seconds.
     """
     found: list[tuple[bytes, os.stat_result] | BaseException] = []
 

@@ -1,5 +1,6 @@
-"""Finds the sources of settings, and reads single settings for commands that don't need them all.
-Uses only the standard library, because loading all settings, with `switchyard.app.config`, is slow.
+"""Finds the sources of settings, and reads single settings for commands that don't need all of
+them. Uses only the standard library, because loading all settings, with `switchyard.app.config`, is
+slow.
 """
 
 import os
@@ -25,7 +26,7 @@ class SettingsError(SwitchyardError):
     """A setting is unknown, or its value can't be used.
 
     The message names the setting and its source. `name`: the setting, if it is known. `reason`: the
-    message without them.
+    message without the name and the source.
     """
 
     def __init__(self, message: str, name: str | None = None, reason: str = "") -> None:
@@ -39,7 +40,7 @@ def file() -> str:
 
 
 def check_file() -> None:
-    """Raises SettingsError if CONFIG names a file that doesn't exist."""
+    """Raises SettingsError if the CONFIG variable names a file that doesn't exist."""
     if CONFIG in os.environ and not os.path.exists(file()):
         raise SettingsError(f"{CONFIG} in the environment: there is no file {file()!r}")
 
@@ -51,7 +52,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> SettingsError:
-    """The error for a setting. Its message begins with the setting's source.
+    """Returns the error for a setting. Its message begins with the setting's source.
 
     `name`: the setting, which may be followed by a dot and a path inside it.
     """
@@ -59,7 +60,7 @@ def refusal(name: str, reason: str, arguments: Collection[str] = ()) -> Settings
 
 
 def place(name: str, arguments: Collection[str] = ()) -> str:
-    """The source of a setting. `arguments` of this process take precedence, then the
+    """The source of a setting. This process's `arguments` take precedence, followed by the
     environment.
     """
     setting, dot, inside = name.partition(".")
@@ -71,7 +72,7 @@ def place(name: str, arguments: Collection[str] = ()) -> str:
 
 
 def text(name: str, default: str) -> str:
-    """One setting that is a string. Raises SettingsError if it can't be read."""
+    """Returns one setting that is a string. Raises SettingsError if it can't be read."""
     value = _value(name)
     if value is None:
         return default
@@ -81,7 +82,9 @@ def text(name: str, default: str) -> str:
 
 
 def whole_number(name: str, default: int) -> int:
-    """One setting that is a whole number, 0 or above. Raises SettingsError if it can't be read."""
+    """Returns one setting that is a whole number, 0 or above. Raises SettingsError if it can't be
+    read.
+    """
     value = _value(name)
     if value is None:
         return default

@@ -58,9 +58,9 @@ class StructuredOutputs(BaseModel):
 class Constrained(Parameters):
     response_format: Annotated[ResponseFormat | None, Called(others=("format",))] = Field(
         None,
-        description="The form of the output: `text`, `json_object`, or `json_schema` with a schema,"
-        ' which is always strict. Under the name `format`, also `"json"` or a'
-        " schema, as in Ollama.",
+        description="The format of the output: `text`, `json_object`, or `json_schema` with a"
+        " schema, which is always strict. Under the name `format`, also"
+        ' `"json"` or a schema, as in Ollama.',
     )
     json_schema: Schema | None = Field(
         None,
@@ -77,10 +77,10 @@ class Constrained(Parameters):
     grammar: Annotated[Text | None, Called(textgen="grammar_string", others=("ebnf",))] = Field(
         None,
         description="The output follows this grammar, in GBNF (llama.cpp) or Lark (llguidance). A"
-        " grammar that is too slow ends the generation: `constraint_too_slow`.",
+        " grammar that is too slow ends the generation with the error `constraint_too_slow`.",
     )
     guided_json: SchemaOrText | None = Field(
-        None, description="The same as `json_schema`; may also be a text that contains the schema."
+        None, description="The same as `json_schema`; may also be a string with the schema's JSON."
     )
     guided_regex: Text | None = Field(None, description="The same as `regex`.")
     guided_choice: Choices | None = Field(None, description="The same as `choice`.")
@@ -102,7 +102,7 @@ class Constrained(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Accepts Ollama's kind of response format, under Ollama's name `format`. Open WebUI sends
+        """Accepts `format` in Ollama's syntax as the response format, because Open WebUI sends
         `format` to all servers.
         """
         body = super().translate(body)
@@ -149,7 +149,7 @@ Wanted = tuple[str, str, Any]  # parameter, kind of constraint, value
 
 
 def _made(name: str, kind: str, value: Any) -> engine.Constraint:
-    """The constraint that one parameter sets. Raises BadRequest with the parameter's name."""
+    """The constraint that one parameter sets. Raises BadRequest with `name` as its parameter."""
     try:
         return _MAKE[kind](value)
     except engine.InvalidJob as error:

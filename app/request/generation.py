@@ -89,9 +89,8 @@ class Generation(Constrained, Sampled):
         0,
         ge=0,
         lt=2**31,
-        description="Minimum number of new tokens. No stop token or stop string ends the text"
-        " earlier. A stop string ends the text if it ends in the last of these tokens or later."
-        " Refused if above the maximum.",
+        description="Minimum number of new tokens. Stop tokens have no effect earlier, nor do stop"
+        " strings that end before the last of these tokens. Refused if above the maximum.",
     )
     ignore_eos: Annotated[bool, Called("bypass_eos", others=("ban_eos_token",))] = Field(
         False, description="Continue after the model's own end tokens."
@@ -103,13 +102,13 @@ class Generation(Constrained, Sampled):
         None,
         description="Stop when the last tokens, at least 32, repeat a sequence of at most 64"
         " tokens at least four times. Tables and dashed lines may match too. Default: the setting"
-        " `default_stop_on_loop`; if that is unset, true if nothing limits the new tokens.",
+        " `default_stop_on_loop` or, if that is unset, true if the number of new tokens has no"
+        " limit.",
     )
     seed: Annotated[Seed | None, Called(kobold="sampler_seed")] = Field(
         None,
         description="The same seed, prompt and parameters give the same text, except for small"
-        " rounding differences that depend on batch and cache; choice k of n uses"
-        " seed + k. -1: none.",
+        " rounding differences due to batch and cache. Choice k of n uses seed + k. -1: none.",
     )
     stream: bool = Field(False, description="Send the text as it is generated; see Streaming.")
     stream_options: StreamOptions | None = Field(
@@ -118,19 +117,19 @@ class Generation(Constrained, Sampled):
     )
     return_progress: bool = Field(
         False,
-        description="The stream shows how many tokens of the prompt have been computed; see"
+        description="The stream shows how many tokens of the prompt have been processed; see"
         " Progress. Refused without `stream`, and for bare text.",
     )
     timings: bool = Field(
         False,
-        description="The answer contains the time of each stage; see Timings. Refused for"
+        description="The answer contains the time that each stage took; see Timings. Refused for"
         " streams of bare text.",
     )
     timings_per_token: bool = Field(
         False,
-        description="Each body with new tokens includes its choice's timings so far; the last body"
-        " includes the answer's. Ignored without `stream`; the response says so. Refused for bare"
-        " text.",
+        description="Each body with new tokens includes the timings of its choice so far; the last"
+        " body includes those of the whole answer. Ignored without `stream`; the response says so."
+        " Refused for bare text.",
     )
     preset: str | None = Field(
         None,
@@ -185,7 +184,7 @@ class Generation(Constrained, Sampled):
             raise BadRequest("return_progress needs stream: true", "return_progress")
 
     def check_sampling(self) -> None:
-        # Otherwise `with_preset` checks, because the preset may have what is needed.
+        # With a preset, `with_preset` checks, because the preset may have the missing parameters.
         if self.preset is None:
             super().check_sampling()
 
@@ -279,7 +278,9 @@ class Generation(Constrained, Sampled):
         owner: str,
         request_id: str,
     ) -> engine.Job:
-        """The job of one choice. With a seed, choice k uses seed + k. `config` has the defaults."""
+        """The job of one choice. With a seed, choice k uses seed + k. Defaults come from
+        `config`.
+        """
         return engine.Job(
             identifier=identifier,
             prompt=prompt,

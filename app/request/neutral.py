@@ -1,5 +1,5 @@
 """Parameters without effect, which are accepted and listed in the response. Each request has its
-own context. A neutral value, such as 0 for a penalty that this server doesn't have, has no effect.
+own context. A neutral value has no effect, such as 0 for a penalty that this server doesn't have.
 The tables group fields by the clients that send them, and each wire format chooses its tables.
 """
 
@@ -17,7 +17,7 @@ Table = Mapping[str, Values]
 ANY: Values = (...,)  # every value is neutral: the field is a hint, or a client's own note
 OFF, ON, ZERO, ONE = (False,), (True,), (0, 0.0), (1, 1.0)
 _BUDGETS = ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget")
-# Options of streams that a stream always or never has.
+# Stream options that have no effect where streams don't implement them.
 _STREAMED = ("include_obfuscation", "include_usage")
 
 # Fields of OpenAI's API, and of servers and libraries that use this API.
@@ -55,7 +55,7 @@ SERVERS: Table = {
     "usage": ({"include": True}, {"include": False}, {}),
 }
 
-# Fields for vLLM's reports about tokens, and for llama.cpp's timings in a stream.
+# Fields that request vLLM's details about tokens, and llama.cpp's timings in a stream.
 SCORES: Table = {"prompt_logprobs": (), "return_token_ids": OFF, "return_tokens_as_token_ids": OFF}
 RUNNING: Table = {"timings_per_token": (False, True)}
 

@@ -1,4 +1,4 @@
-"""Prompts as tokens. Pure."""
+"""Prompts in the form of tokens. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt, and tokens that end its generation besides the model's own end tokens."""
+    """A prompt, and the tokens that end its generation in addition to the model's own."""
 
     token_ids: tuple[int, ...]
     ends: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
 """Sampler parameters of requests. Pure.
 
-Defaults, ranges and texts come from the engine's table, `engine.PARAMETERS`. A field here states
-only how requests differ from the engine.
+Defaults, ranges and descriptions come from the engine's table, `engine.PARAMETERS`. A field here
+declares only what differs in requests.
 """
 
 from dataclasses import fields, replace
@@ -39,8 +39,8 @@ _DEFAULTED = {
 def _parameter(name: str, more: str = "", **otherwise: Any) -> Any:
     """A field for the engine's parameter `name`.
 
-    `more` is added to the parameter's text. `otherwise`: pydantic's arguments, which replace the
-    parameter's own.
+    `more`: text to append to the parameter's description. `otherwise`: arguments for pydantic's
+    `Field`, which override the parameter's own.
     """
     own = engine.PARAMETERS[name]
     default, texts = own.default, [own.doc, more]
@@ -57,8 +57,8 @@ def _list_of(name: str, more: str, max_length: int) -> Any:
 
 class Sampled(Parameters):
     kinds: ClassVar[dict[str, str]] = {
-        "logit_bias": f"must have at most {MAX_BIASED} token ids, each a string, with numbers from"
-        " -100 to 100"
+        "logit_bias": f"must map at most {MAX_BIASED} token ids, as strings, to numbers from -100"
+        " to 100"
     }
 
     temperature: float = _parameter("temperature")
@@ -88,7 +88,7 @@ class Sampled(Parameters):
     ] = Field(
         0,
         description="2: keep the surprise near `mirostat_tau`. Mirostat replaces filters such as"
-        " `top_p`; the answer lists those that the request sets. Version 1 is refused, as is"
+        " `top_p`; the response lists those that the request sets. Version 1 is refused, as is"
         " greedy sampling with mirostat.",
     )
     mirostat_tau: float = _parameter("mirostat_tau")
@@ -111,7 +111,7 @@ class Sampled(Parameters):
         default=0,
     )
     repetition_decay: int = _parameter(
-        "repetition_decay", "Values above 0 are refused unless that range is above 0, too."
+        "repetition_decay", "Values above 0 are refused unless that range is also above 0."
     )
     frequency_penalty: float | None = _parameter("frequency_penalty")
     presence_penalty: float = _parameter("presence_penalty")
@@ -129,8 +129,8 @@ class Sampled(Parameters):
         max_length=64,
         fail_fast=True,
         description="Texts that interrupt a repetition for DRY. Every token that contains such a"
-        " text does so; if no token contains the text, the last token of the text"
-        " does. The JSON text of such a list is also accepted.",
+        " text interrupts it; if no token contains the text, the text's last token does. A string"
+        " that contains the list as JSON is also accepted.",
     )
     logit_bias: dict[TokenKey, Bias] = _parameter(
         "logit_bias",
@@ -155,7 +155,7 @@ class Sampled(Parameters):
         False,
         description="Remove the last token of the prompt, and begin the completion with a token"
         " whose text begins with the text of the removed token. Refused with `logprobs`, and if"
-        " that token is special, isn't a whole character, or is the whole prompt.",
+        " the removed token is special, isn't a whole character, or is the whole prompt.",
     )
     cfg_scale: Annotated[float, Called(textgen="guidance_scale")] = _parameter("cfg_scale")
     negative_prompt: str | None = Field(
@@ -245,21 +245,22 @@ class Sampled(Parameters):
         return self.negative_prompt is not None and self.cfg_scale == 1
 
     def _check_mirostat(self) -> None:
-        """Checks parameters that are combined with mirostat. Filters, which front ends always send,
-        are listed in the response; if no response can list them, they are refused.
+        """Checks the parameters that are combined with mirostat. Because front ends always send
+        filters, filters are listed in the response; if the response can't list them, they are
+        refused.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default
             off = (default, -1) if name == "top_k" else (default,)
             if name in self.model_fields_set and getattr(self, name) not in off:
                 if not neutral.is_telling():
-                    raise BadRequest(f"{name}: has no effect with mirostat", name)
+                    raise BadRequest(f"{name} can't be combined with mirostat", name)
                 neutral.note(name)
         if self.temperature < 0.01 and self.dynatemp_high is None:
             raise BadRequest("temperature: must be at least 0.01 with mirostat", "temperature")
 
     def sampling(self, config: engine.ModelConfig) -> engine.Sampling:
-        """The parameters that need no tokenizer. `config` has the defaults."""
+        """The parameters that need no tokenizer. Defaults come from `config`."""
         said = {name: getattr(self, name) for name in _AS_IT_IS}
         for name in _DEFAULTED:
             if said[name] is None:

@@ -1,4 +1,4 @@
-"""Parameters of a generation whose answer can hold logprobs and tokens. Pure."""
+"""Parameters of a generation whose answer can contain logprobs and tokens. Pure."""
 
 from pydantic import Field
 
@@ -7,14 +7,14 @@ from switchyard.app.request.generation import MAX_LOGPROBS, Generation
 
 
 class Scored(Generation):
-    """A request whose answer can hold logprobs and tokens."""
+    """A request whose answer can contain logprobs and tokens."""
 
     prompt_logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Return `prompt_logprobs`, as in vLLM: at each position of the prompt, the"
-        " log-probabilities of its token and of this number of most probable tokens."
+        description="Return `prompt_logprobs`, as in vLLM: for each position of the prompt, the"
+        " log-probabilities of the token there and of this number of most probable tokens."
         " Refused with `stream`.",
     )
 
@@ -26,7 +26,7 @@ class Scored(Generation):
     )
     return_tokens_as_token_ids: bool = Field(
         False,
-        description="Logprobs show tokens as `token_id:17`, not as text. Refused without"
+        description="Logprobs show tokens as `token_id:17` instead of text. Refused without"
         " `logprobs`.",
     )
 

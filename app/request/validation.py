@@ -1,4 +1,4 @@
-"""Validates JSON objects with pydantic models, with errors in the API's words. Pure."""
+"""Validates JSON objects with pydantic models, and words errors in the API's terms. Pure."""
 
 import contextlib
 import difflib
@@ -31,8 +31,8 @@ MAX_GIVEN = 300  # names in a body, whose fields may also have other servers' na
 NEUTRAL = "Not supported, except for these values, which have no effect."
 TOLD = "Any value is accepted without effect; the response says so."
 SETTLED = "Not supported, except for these values, which other parameters or the route imply."
-OTHER = "Another name for"
-TAG = "\0"  # the first character of a discriminator's tag, which isn't part of a parameter's path
+OTHER = "Another name of"
+TAG = "\0"  # first character of a discriminator's tag; tags aren't part of a parameter's path
 
 
 def _admit(schema: dict[str, Any], kind: type[BaseModel]) -> None:
@@ -110,14 +110,14 @@ class Parameters(BaseModel):
     # parameters out of a shared table.
     neutral: ClassVar[Table] = {}
 
-    # Parameters with values that the route, or another parameter, implies. Any other is refused.
+    # Parameters with values that the route or another parameter implies. Other values are refused.
     settled: ClassVar[Table] = {}
 
     # Values that leave a field to the server, as null does.
     unset: ClassVar[Table] = {}
 
-    # Fields of a base class that this body doesn't accept, because they have other names here or no
-    # place in the answer. They keep their defaults.
+    # Fields of a base class that this body doesn't accept, because they have other names here or
+    # can't be shown in the answer. They keep their defaults.
     withheld: ClassVar[frozenset[str]] = frozenset()
 
     # For the error of an unsupported parameter: the reason, or the parameter to use instead.
@@ -215,7 +215,7 @@ def validate(kind: type[Request], body: dict[str, Any]) -> Request:
 
 
 def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The given parameters, keyed by the API's names, and the client's names where they differ.
+    """The given parameters keyed by the API's names, and the client's names where they differ.
 
     Raises BadRequest if two names set a parameter to different values.
     """
@@ -317,7 +317,7 @@ def without_nulls(value: dict[str, Any], most: int = MAX_NAMES) -> dict[str, Any
 
 
 def _explain(error: ValidationError, given: dict[str, Any], kinds: dict[str, str]) -> BadRequest:
-    """The first error, in the API's words."""
+    """The first error, in the API's terms."""
     errors = error.errors(include_url=False, include_context=False)
     # Missing parameters come last: `without_nulls` may have cut them off after unknown ones.
     first = min(errors, key=lambda fault: fault["type"] == "missing")

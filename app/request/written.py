@@ -20,9 +20,7 @@ def strings(value: Any) -> Any:
     try:
         return json.loads(value[:MAX_JSON])
     except (ValueError, RecursionError):
-        raise ValueError(
-            "must be a list of strings, or a string that contains one as JSON"
-        ) from None
+        raise ValueError("must be a list of strings, or the JSON text of such a list") from None
 
 
 def token_ids(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Backends that an engine thread drives. `make_backend` does all slow imports."""
+"""Backends that an engine thread drives. All slow imports happen in `make_backend`."""
 
 import warnings
 from collections.abc import Callable
@@ -26,8 +26,8 @@ def make_backend(
     tell_progress: Callable[[float], None] | None = None,
 ) -> Backend:
     """Returns the backend for the device that `config` names. Called on the engine thread, because
-    the imports of torch and exllamav2 take seconds. `grammars`: the model's grammars, if there are
-    any. `tell_progress` is called with the progress of loading, from 0 to 1. Raises ModelError.
+    importing torch and exllamav2 takes seconds. `grammars`: the model's grammars, if it has any.
+    `tell_progress` is called with the progress of loading, from 0 to 1. Raises ModelError.
     """
     device = _device(config)
     if is_by_exl3(config, read_config(config.path)):
@@ -66,7 +66,7 @@ def _make_exl3(
 
 
 def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
-    """Raises ModelError for a GPU that torch can't use, because otherwise the model would silently
+    """Raises ModelError if there is a GPU that torch can't use. Otherwise the model would silently
     run on the CPU, a hundred times slower.
     """
     import torch
@@ -85,7 +85,9 @@ def _device(config: ModelConfig) -> Literal["cuda", "cpu"]:
         raise ModelError("device 'cuda': torch finds no CUDA device")
     cause = f"the driver, {found[0].driver}, may be too old for torch's CUDA {torch.version.cuda}"
     if torch.version.cuda is None:
-        cause = "it is built without CUDA: docs/deployment.md says how to install another build"
+        cause = (
+            "it was built without CUDA, and docs/deployment.md says how to install another build"
+        )
     raise ModelError(
         f"there is a GPU, {found[0].name}, that torch {torch.__version__} can't use: {cause}."
         " To serve without it, set `device` to `cpu`"

@@ -12,8 +12,9 @@ class Backend(Protocol):
     """A generator with its model. One thread makes all calls, from `open` to `close`. `work` counts
     the backend's work since its creation.
 
-    The failure of one job is reported as an event of that job. An exception concerns all jobs:
-    DeviceLost if only another process can continue, OutOfMemory if fewer jobs at once might work.
+    The failure of one job is reported as an event of that job. An exception means that all jobs
+    have failed: DeviceLost if only a new process can continue, OutOfMemory if fewer concurrent jobs
+    might fit.
     """
 
     work: Work
@@ -22,9 +23,7 @@ class Backend(Protocol):
         """Load the model and warm up. Raises ModelError, or any error that a library raises."""
 
     def has_room(self, job: Job) -> bool:
-        """Whether `job` can start now. If this is False while no job is active, the job can never
-        start.
-        """
+        """Whether `job` can start now. If not, even though no job is active, it can never start."""
 
     def enqueue(self, job: Job) -> None:
         """Start `job` in the next iteration; call this only after `has_room`. Raises Rejected or
@@ -33,8 +32,8 @@ class Backend(Protocol):
         """
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        """Forget the job and release its pages. Returns the job's last events: the text that has
-        not been sent yet, and the end. Returns no events for an unknown job.
+        """Forget the job and release its pages. Returns the job's last events, which are its unsent
+        text and its end. Returns no events for an unknown job.
         """
 
     def iterate(self) -> list[JobEvent]:
@@ -50,23 +49,23 @@ class Backend(Protocol):
         """The number of jobs in the generator. Cheap enough to read after every iteration."""
 
     def occupancy(self) -> Occupancy:
-        """Memory and pages in use. Reading them takes up to a millisecond."""
+        """The memory and pages in use. Reading these numbers takes up to a millisecond."""
 
     def reconcile(self, known: Sequence[str]) -> tuple[int, list[str]]:
-        """Forget all jobs except `known`. Returns the number of forgotten jobs, and those of
-        `known` that the generator does not have.
+        """Forget all jobs except `known`. Returns the number of forgotten jobs, and the jobs in
+        `known` that the generator doesn't have.
         """
 
     def reset(self) -> None:
-        """Recover from an exception: forget all jobs and all cached pages. `reset`, `rebuild` and
-        `reload` raise an error if the generator still can't generate afterwards.
+        """Recover from an exception by forgetting all jobs and all cached pages. `reset`, `rebuild`
+        and `reload` raise an error if the generator still can't generate afterwards.
         """
 
     def rebuild(self) -> None:
-        """Stronger than `reset`: make a new generator for the same model."""
+        """Like `reset`, but also make a new generator for the same model."""
 
     def reload(self) -> None:
-        """Stronger than `rebuild`: load the model again. Raises what `open` raises."""
+        """Like `rebuild`, but also load the model again. Raises the same errors as `open`."""
 
     def close(self) -> None:
         """Release the model. Not called if `open` failed."""

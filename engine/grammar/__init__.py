@@ -1,1 +1,1 @@
-"""Makes constraints from schemas, regular expressions and grammars, and compiles them."""
+"""Creates constraints from schemas, regular expressions and grammars, and compiles them."""

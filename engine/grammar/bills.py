@@ -27,12 +27,12 @@ class Bill:
 
     @property
     def debt(self) -> float:
-        """Seconds by which the client's jobs have exceeded the allowed cost."""
+        """The seconds by which the client's jobs have exceeded the allowed cost."""
         return self._bills.debt(self.client)
 
     @property
     def excess(self) -> float:
-        """Seconds by which the job exceeds MAX_SECONDS per mask."""
+        """The seconds by which the job exceeds MAX_SECONDS per mask."""
         return max(self.seconds - MAX_SECONDS * self.num_masks, 0.0)
 
     def charge_mask(self, seconds: float) -> None:
@@ -51,14 +51,13 @@ class Bill:
         self._bills.add(self.client, seconds, self.excess - before)
 
     def check(self) -> None:
-        """Raises ConstraintTooSlow for a mask beyond MAX_MASK, and for a job that exceeds the
-        allowed average: after GRACE masks, or at once if the client's other jobs have used up its
-        credit.
+        """Raises ConstraintTooSlow for a mask that takes more than MAX_MASK, and for a job that
+        exceeds the allowed average. The average counts after GRACE masks, or at once if the
+        client's other jobs have used up its credit.
         """
         if self.latest > MAX_MASK:
             raise _too_slow(
-                f"a token has taken {self.latest:.1f} s of CPU time, but only {MAX_MASK:g} s are"
-                " allowed"
+                f"a token took {self.latest:.1f} s of CPU time, but only {MAX_MASK:g} s are allowed"
             )
         if self.excess and (self.num_masks >= GRACE or self.debt - self.excess > CREDIT):
             mean = 1000 * self.seconds / self.num_masks
@@ -69,7 +68,7 @@ class Bill:
 
 
 class Bills:
-    """The debts of clients: the excess of their jobs, including jobs that have ended."""
+    """The debts of clients, which are the excess of their jobs, including jobs that have ended."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -85,7 +84,9 @@ class Bills:
             return self._debt(client, self._clock())
 
     def add(self, client: str, seconds: float, excess: float) -> None:
-        """`excess`: the change in the excess; below 0 for a job whose average has fallen."""
+        """`excess`: the change in the excess, which is below 0 for a job whose average has
+        fallen.
+        """
         with self._lock:
             self.seconds += seconds
             if not excess:

@@ -1,5 +1,5 @@
-"""Makes constraints from clients' JSON schemas, regular expressions, lists of choices and grammars.
-Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
+"""Creates constraints from clients' JSON schemas, regular expressions, lists of choices and
+grammars. Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
 """
 
 import functools
@@ -51,7 +51,7 @@ def is_json(constraint: Constraint) -> bool:
 
 def regex(pattern: str) -> Constraint:
     r"""Text that `pattern` matches as a whole. The syntax is that of Rust's `regex`, without inner
-    anchors and word boundaries, and with \d, \w and \s in ASCII.
+    anchors and word boundaries; \d, \w and \s match only ASCII.
     """
     check_length(pattern)
     if not pattern:
@@ -64,7 +64,9 @@ def regex(pattern: str) -> Constraint:
 def choice(texts: Sequence[str]) -> Constraint:
     """One of `texts`. Raises InvalidJob."""
     if not texts or "" in texts:
-        raise InvalidJob("there must be at least one choice, and none may be empty", "constraint")
+        raise InvalidJob(
+            "there must be at least one choice, and no choice may be empty", "constraint"
+        )
     # A name in capitals makes it one regular expression: thousands of texts cost one state per
     # step.
     alternatives = " | ".join(map(literal, dict.fromkeys(texts)))
@@ -89,9 +91,9 @@ def template(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """JSON in a frame, such as a tool call: `opening`, one of `alternatives`, `closing`. With a
-    `separator`, any number of further alternatives may follow, each after a separator. A key of
-    `special_ids` stands for the token with that id. Raises InvalidJob.
+    """JSON in a frame, such as a tool call, that is, `opening`, one of `alternatives` and
+    `closing`. With a `separator`, any number of further alternatives may follow, each after a
+    separator. A key of `special_ids` stands for the token with that id. Raises InvalidJob.
     """
     frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
     return _lark("\n".join(["start: frame", *frame]), parts)
@@ -105,10 +107,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Either a `template`, or JSON that `form` admits. The form must be JSON, because with other
-    forms the lexer may not know whether they have begun. Without an `opening`, the alternatives may
-    be JSON themselves. Their keys must then keep their order and spelling, because otherwise the
-    parser would have to hold back the whole answer. Raises InvalidJob.
+    """Either a `template`, or JSON that `form` admits. The form must be JSON, because the lexer may
+    not know whether other forms have begun. Without an `opening`, the alternatives may be JSON
+    themselves. Their keys must then keep their order and spelling, because otherwise the parser
+    would have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -129,8 +131,8 @@ def template_in_text(
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
     """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
-    `opening` or, without one, of each alternative. Without a trigger, the whole text is either a
-    template, or a text that does not begin like one, that is, with a brace or a space. Raises
+    `opening` or, without an opening, of each alternative. Without a trigger, the whole text is
+    either a template, or a text that does not begin like one (with a brace or a space). Raises
     InvalidJob.
     """
     if not trigger:
@@ -154,8 +156,8 @@ def template_in_text(
 def after_thoughts(
     form: Constraint, start: str, end: str, special_ids: Mapping[str, int]
 ) -> Constraint:
-    """`form`, before which the model may write any text between `start` and `end`. A key of
-    `special_ids` stands for the token with that id.
+    """The constraint `form`, before which the model may write any text between `start` and `end`. A
+    key of `special_ids` stands for the token with that id.
     """
     first, *others = json.loads(form.grammar)["grammars"]
     name = first.setdefault("name", "form")
@@ -178,8 +180,8 @@ def _frame(
     special_ids: Mapping[str, int] | None,
     write: Callable[[str], list[str]] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """The rules of a template, which begin with `frame`, and the grammars that they refer to, by
-    name. `write` turns the texts around an alternative's JSON into parts of a rule.
+    """Returns the rules of a template, beginning with `frame`, and the grammars that they refer to,
+    by name. `write` turns the texts around an alternative's JSON into parts of a rule.
     """
     write = write or partial(_text, special_ids=special_ids)
     compiled = [_compiled(schema) for _, schema, _ in alternatives]
@@ -196,7 +198,9 @@ def _frame(
 
 
 def seconds_to_compile(schema: Mapping[str, Any] | bool) -> float:
-    """Estimated seconds of compilation. Raises InvalidJob for a schema that can't be enforced."""
+    """The estimated seconds of compilation. Raises InvalidJob for a schema that can't be
+    enforced.
+    """
     return _compiled(schema)[1]
 
 
@@ -233,7 +237,7 @@ def _grammars(*grammars: Mapping[str, str]) -> Constraint:
 
 
 def _text(text: str, special_ids: Mapping[str, int] | None) -> list[str]:
-    """`text` as parts of a rule: literals, and special tokens by their ids."""
+    """Returns `text` as parts of a rule, as literals, and as the ids of special tokens."""
     at, token = min(
         ((text.find(t), t) for t in special_ids or () if t in text), default=(len(text), "")
     )

@@ -19,5 +19,5 @@ TERMINALS = [
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a piece of JSON, with the usual white space between them."""
+    """The tokens of a piece of JSON, with the customary white space between them."""
     return [_NAMES.get(token) or literal(token) for token in _TOKEN.findall(text)]

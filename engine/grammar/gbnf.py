@@ -29,7 +29,7 @@ class _Rule:
 
 
 def to_lark(text: str) -> str:
-    """Raises InvalidJob, with line and column."""
+    """Raises InvalidJob, which reports the line and column."""
     return _Reader(text).lark()
 
 
@@ -45,10 +45,10 @@ class _Reader:
             self._rule()
         root = self._rules.get("root")
         if root is None or not root.is_defined:
-            raise self._error("there is no rule called root", 0)
+            raise self._error("there is no rule named root", 0)
         for name, rule in self._rules.items():
             if not rule.is_defined:
-                raise self._error(f"there is no rule called {name[:100]}", rule.at)
+                raise self._error(f"there is no rule named {name[:100]}", rule.at)
         terminals = self._terminals()
         names = {
             name: f"T{rule.number}" if name in terminals else f"r{rule.number}"
@@ -61,7 +61,7 @@ class _Reader:
         return "\n".join(lines)
 
     def _terminals(self) -> set[str]:
-        """The rules from which no path of references leads to a cycle."""
+        """The rules from which no chain of references leads to a cycle."""
         users: dict[str, list[str]] = {name: [] for name in self._rules}
         left = {}
         for name, rule in self._rules.items():
@@ -157,7 +157,7 @@ class _Reader:
             raise self._error("the number of repetitions must be {n}, {n,} or {n,m}")
         least, comma, most = int(match[1]), match[2], match[3]
         if most is not None and int(most) < least:
-            raise self._error("the larger number of repetitions must come last")
+            raise self._error("in a range of repetitions, the larger number must come last")
         self._at = match.end()
         if not comma:
             return f"{{{least},{least}}}"

@@ -69,7 +69,9 @@ class Grammars:
         self._has_alarm = False
 
     def matcher(self, grammar: str) -> LLMatcher:
-        """A new matcher, in its initial state. Raises InvalidJob for a grammar that is refused."""
+        """Returns a new matcher, in its initial state. Raises InvalidJob for a grammar that is
+        refused.
+        """
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is not None:
@@ -154,8 +156,8 @@ class Grammars:
         return compiled
 
     def _try_steps(self, matcher: LLMatcher) -> None:
-        """Take the first steps here, not in the batch, because they cost the most if a grammar is
-        too large.
+        """Take the first steps here rather than in the batch, because they cost the most if a
+        grammar is too large.
         """
         allowed = matcher.compute_logit_bias()
         check_matcher(matcher)
@@ -181,13 +183,15 @@ _SAID = {
     "fuel exhausted": "it is too large",
     "limits.initial_lexer_fuel": "it is too large",
     "too many expressions constructed": "it is too large",
-    "Too many items (limit": "too many of its parts may occur at one place",
-    "Current row has": "too many of its parts may occur at one place",
+    "Too many items (limit": "too many of its parts may occur at the same position",
+    "Current row has": "too many of its parts may occur at the same position",
 }
 
 
 def check_matcher(matcher: LLMatcher) -> None:
-    """Raises InvalidJob if a step, or many tokens together, exceeded the matcher's limits."""
+    """Raises InvalidJob if a single step, or many tokens together, exceeded the matcher's
+    limits.
+    """
     if matcher.is_error():
         message = matcher.get_error().removesuffix("<non-verbose/>").strip()
         message = next((said for part, said in _SAID.items() if part in message), message)

@@ -1,7 +1,7 @@
 """Distinguishes Lark from GBNF, and refuses parts of Lark.
 
 Each pass takes linear time, because patterns are possessive, and because the pattern for a part
-that has an end mark also matches the part without it.
+that has an end mark also matches the part without this mark.
 """
 
 import json
@@ -37,7 +37,7 @@ def is_lark(text: str) -> bool:
 
 
 def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
-    """Returns the grammar with a name in place of each schema, the schemas by these names, and the
+    """Returns the grammar with each schema replaced by a name, the schemas by these names, and the
     estimated seconds to compile the grammar without the schemas. Raises InvalidJob for parts of
     Lark that llguidance accepts but this server does not.
     """
@@ -60,8 +60,8 @@ def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
 
 
 def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]]:
-    """Returns the pieces of `text`, with names in place of its schemas; the regular expressions;
-    and the schemas. Each piece comes with whether it is code, that is, not a string, regular
+    """Returns the pieces of `text`, with its schemas replaced by names; its regular expressions;
+    and its schemas. With each piece is whether it is code, as opposed to a string, regular
     expression, comment or schema. Raises InvalidJob.
     """
     code: list[tuple[str, bool]] = []
@@ -84,6 +84,6 @@ def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]
         elif match.lastgroup is None:
             line = text.count("\n", 0, match.start()) + 1
             what = "string" if piece[0] == '"' else "regular expression"
-            raise InvalidJob(f"the {what} in line {line} has no end", "constraint")
+            raise InvalidJob(f"the {what} on line {line} has no end", "constraint")
         code.append((piece, False))
     return [*code, (text[start:], True)], patterns, schemas

@@ -1,7 +1,7 @@
 """Estimates the time to compile a client's constraint, because a compilation can't be stopped.
 
 llguidance's own limits count steps, and one step may take seconds. Each figure was measured on a
-server's core, with inputs for which that figure dominates.
+server's CPU core, with inputs for which that figure dominates.
 """
 
 import re
@@ -19,13 +19,13 @@ _PER_PAIR_OF_OPTIONAL = 3.3e-7
 
 
 def seconds_of_regex(*patterns: str) -> float:
-    """Estimated seconds for regular expressions that are joined into one."""
+    """The estimated seconds for regular expressions that are joined into one."""
     number = sum(len(_OPTIONAL.findall(pattern)) for pattern in patterns)
     return number * number * _PER_PAIR_OF_OPTIONAL
 
 
 def check_seconds(seconds: float) -> None:
-    """Raises InvalidJob if the estimate is too long."""
+    """Raises InvalidJob if the estimate is too high."""
     if seconds > MAX_SECONDS:
         raise InvalidJob(
             "the constraint would take too long to compile: it has too many parts, or too many"
@@ -35,8 +35,8 @@ def check_seconds(seconds: float) -> None:
 
 
 class Estimate:
-    """Estimated seconds of CPU time for one schema. The time for each part is added before the work
-    on that part begins. One thread.
+    """The estimated seconds of CPU time for one schema. The time for each part is added before the
+    work on that part begins. One thread.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Estimate:
         self._known: set[str] = set()
 
     def add(self, seconds: float, where: str) -> None:
-        """Raises InvalidJob, with the place of the part that exceeds the limit."""
+        """Raises InvalidJob, which reports the location of the part that exceeds the limit."""
         self.seconds += seconds
         if self.seconds > MAX_SECONDS:
             raise InvalidJob(

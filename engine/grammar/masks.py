@@ -19,8 +19,8 @@ def num_cores() -> int:
 
 
 class MaskThreads:
-    """Computes the masks with the lowest `debt` first. All threads are started at once, so that no
-    job has to start one.
+    """Computes the masks with the lowest `debt` first. All threads are started in advance, so that
+    no job has to start one.
     """
 
     def __init__(self, name: str, max_jobs: int) -> None:

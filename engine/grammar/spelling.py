@@ -45,7 +45,7 @@ def _either_case(digit: str) -> str:
 
 
 def escaped(character: str) -> str:
-    """A regular expression that matches this character only."""
+    """A regular expression that matches only this character."""
     return character if character.isalnum() else rf"\x{{{ord(character):x}}}"
 
 

@@ -1,4 +1,4 @@
-"""A model's tokens in the form that llguidance accepts. Any thread."""
+"""A model's tokens in the format that llguidance accepts. Any thread."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,11 +15,11 @@ SLICES = [r'[^"\\\x00-\x1F\x7F]' + number for number in ("{1,10}", "{1,30}", "+"
 
 
 def make_tokenizer(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> LLTokenizer:
-    """Returns the tokenizer for grammars. It treats no text as a control token: in a grammar,
-    "<|im_end|>" means ten characters, because as a token it would end the turn. Rules name control
-    tokens by their ids. Other added tokens are ordinary text.
+    """Returns the tokenizer for grammars. It treats no text as a control token. In a grammar,
+    "<|im_end|>" means ten characters, because a token would end the turn. Rules name control tokens
+    by their ids. Other added tokens are ordinary text.
 
-    `pieces`: the bytes of each token, special ones included. Raises ModelError.
+    `pieces`: the bytes of each token, including special tokens. Raises ModelError.
     """
     try:
         tokens = TokenizerWrapper(_Tokens(tokenizer, pieces))
@@ -53,7 +53,7 @@ class _Tokens:
         return self._longest(text.encode()) if token_ids is None else token_ids
 
     def _longest(self, text: bytes) -> list[int]:
-        """The longest token at each place, up to a byte that is in no token."""
+        """The longest token at each position, up to a byte that is in no token."""
         token_ids: list[int] = []
         start = 0
         while start < len(text):
@@ -67,6 +67,6 @@ class _Tokens:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        """Tokens by their bytes, without control tokens."""
+        """The ids of tokens by their bytes, without control tokens."""
         control = {*self.special_token_ids}
         return {piece: i for i, piece in enumerate(self.tokens) if piece and i not in control}

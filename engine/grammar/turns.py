@@ -1,5 +1,5 @@
-"""Lets slow work that holds the GIL run only in turns, so that such work never takes most of the
-time. Engine thread.
+"""Lets slow work that holds the GIL run only in turns, so that it never takes up most of the time.
+Engine thread.
 """
 
 import time

@@ -1,1 +1,1 @@
-"""Links to an engine thread in this process or in another."""
+"""Links to an engine thread in this process or another process."""

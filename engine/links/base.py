@@ -9,13 +9,17 @@ Deliver = Callable[[Sequence[Event]], None]
 
 
 class Link(Protocol):
-    """Created with a `Deliver`, which the link's threads call. `Stopped` is the last event."""
+    """A link is created with a `Deliver`, which the link's threads call. `Stopped` is the last
+    event.
+    """
 
     def start(self) -> None:
-        """Begin to load the model; returns at once."""
+        """Begin to load the model. Returns at once."""
 
     def send(self, command: Command) -> None:
-        """Never blocks. Commands arrive in order; those sent after the end are lost."""
+        """Send a command. Never blocks. Commands arrive in order; commands sent after the end are
+        lost.
+        """
 
     def join(self, timeout: float | None = None) -> bool:
         """Returns whether the engine thread has ended and released everything within `timeout`
@@ -24,7 +28,7 @@ class Link(Protocol):
 
 
 class ProcessLink(Link, Protocol):
-    """A link to an engine thread in its own process. `at`: the address of a shared engine; empty
+    """A link to an engine thread in its own process. `at`: the address of a shared engine, or empty
     for a process of this server.
     """
 
@@ -32,4 +36,4 @@ class ProcessLink(Link, Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The process id of the engine; None if there is no process."""
+        """The process id of the engine, or None if there is no process."""

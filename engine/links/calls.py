@@ -24,7 +24,7 @@ def open_backend(make_backend: Callable[[], Backend]) -> tuple[Backend, ModelInf
 
 
 def enqueue(backend: Backend, job: Job) -> EngineError | None:
-    """Returns why the job can't start; None if it can. Raises ModelError."""
+    """Returns why the job can't start, or None if it can. Raises ModelError."""
     try:
         backend.enqueue(job)
     except ModelError:
@@ -38,7 +38,7 @@ def enqueue(backend: Backend, job: Job) -> EngineError | None:
 
 
 def recover(how: Callable[[], None]) -> str | None:
-    """Returns why the recovery failed; None if it succeeded. Raises ModelError."""
+    """Returns why the recovery failed, or None if it succeeded. Raises ModelError."""
     logger.warning("recovery: %s", how.__name__)
     try:
         how()

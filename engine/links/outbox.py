@@ -1,4 +1,4 @@
-"""Delivers the events of several threads in a single order."""
+"""Delivers the events of several threads in one common order."""
 
 import threading
 from collections import deque
@@ -25,7 +25,7 @@ class Outbox:
             self._batches.append(events)
 
     def put_later(self, events: Sequence[Event]) -> None:
-        """Queue events, and have a thread deliver them soon, without the caller's locks."""
+        """Queue events, and have another thread deliver them soon, without the caller's locks."""
         if events:
             self._batches.append(events)
             ALARMS.set(0.0, self.deliver)

@@ -1,8 +1,8 @@
 """An engine thread in a child process, at the other end of a socket.
 
 The child is restarted after the loss of its thread, its device or its process. When this process
-ends, the child ends too, because the socket closes or, if the child can't notice that, because the
-kernel kills it.
+ends, the child ends too, either because the socket closes or, if the child can't notice that,
+because the kernel kills it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ FromChild = Sequence[Event] | logging.LogRecord | None  # None: the end
 
 class PipeLink:
     """`make_backend` is called in the child, with the child's `deliver`. The function must be
-    picklable: a module-level function, or a `partial` of one.
+    picklable, that is, a module-level function, or a `partial` of one.
     """
 
     at = ""
@@ -88,8 +88,8 @@ class PipeLink:
         self._deliver([Stopped(None if self._is_stopping else error)])
 
     def _run_children(self) -> EngineError | None:
-        """Run one child after another, until one ends on request or can't load. Returns the
-        reason.
+        """Run one child after another, until a child ends on request or can't load the model.
+        Returns the reason.
         """
         while True:
             is_loaded, error = self._run_child()
@@ -101,7 +101,9 @@ class PipeLink:
             self._commands = queue.SimpleQueue()
 
     def _run_child(self) -> tuple[bool, EngineError | None]:
-        """Returns whether the child was loaded, and why it has ended; None after a `Stop`."""
+        """Returns whether the child was loaded, and why it has ended, which is None after a
+        `Stop`.
+        """
         here, there = Wire.pair()
         with here:
             try:
@@ -161,14 +163,14 @@ class PipeLink:
         return is_loaded, is_ended, None
 
     def _receive(self, here: Wire, is_loaded: bool) -> list[FromChild] | None:
-        """None when the child has ended. A child that holds the GIL can't report that it hangs, so
-        silence counts as a hang, except during a load.
+        """Returns None when the child has ended. A child that holds the GIL can't report that it
+        hangs, so silence counts as a hang, except during a load.
         """
         messages: list[FromChild] | None = None
         try:
             while not is_loaded and messages is None:
                 if self._is_stopping:  # a loading child doesn't read commands
-                    return [[Stopped(Closed("the engine was closed while it loaded"))]]
+                    return [[Stopped(Closed("the engine was closed while it was loading"))]]
                 messages = here.receive(1.0)  # an empty message is a sign of life
             if messages is None:
                 messages = self._hear(here)
@@ -180,7 +182,7 @@ class PipeLink:
         return messages
 
     def _hear(self, here: Wire) -> list[FromChild] | None:
-        """None if the child has been silent for too long. Raises EOFError, OSError."""
+        """Returns None if the child has been silent for too long. Raises EOFError, OSError."""
         silence_timeout, hang_exit = self._config.silence_timeout, self._config.hang_exit
         interval = interval_of(silence_timeout)
         silence, is_told = 0.0, False
@@ -221,7 +223,7 @@ def _write_commands(
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """The status of an ending process, which is known before its GPU memory is freed (0.2 s)."""
+    """The status of an ending process, which is known 0.2 s before its GPU memory is freed."""
     if process.poll() is None:
         with contextlib.suppress(OSError):  # not Linux
             stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
@@ -271,7 +273,7 @@ def serve(descriptor: int) -> None:
 
 def _leave(descriptor: int) -> None:
     """Leave the descriptor to the threads that are still running. The kernel closes shared
-    descriptors when the last thread ends, and a thread that has used a GPU ends late.
+    descriptors when the last thread ends, and a thread that has used a GPU takes long to end.
     """
     with contextlib.suppress(AttributeError):  # not Linux
         if ctypes.CDLL(None).unshare(CLONE_FILES) == 0:  # a container may refuse it

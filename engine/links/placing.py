@@ -26,14 +26,15 @@ MOST_ASKED = 8  # up to this number of shared engines, all are compared
 
 
 def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) -> Replica | None:
-    """The replica for a job: the one that has cached the most pages of the prompt's beginning, if
-    it has at most `BALANCE` times the mean number of jobs (bounded loads: Mirrokni, Thorup,
-    Zadimoghaddam 2016). Otherwise the least busy one. None if no replica has room.
+    """Returns the replica for a job. This is the replica that has cached the most pages of the
+    prompt's beginning, if it has at most `BALANCE` times the mean number of jobs (bounded loads:
+    Mirrokni, Thorup, Zadimoghaddam 2016). Otherwise it is the least busy replica. Returns None if
+    no replica has room.
 
-    Other servers choose among shared engines too. If all chose the least busy one, they would send
-    their jobs to the same engine until it reports its load again. So ties are broken at random, and
-    if there are more than `MOST_ASKED` engines, the less busy of two random ones is chosen
-    (Mitzenmacher 2001).
+    Other servers choose among shared engines too. If all chose the least busy engine, they would
+    send their jobs to the same one until it reports its load again. Therefore ties are broken at
+    random, and if there are more than `MOST_ASKED` engines, the less busy of two random engines is
+    chosen (Mitzenmacher 2001).
     """
     free = [one for one in replicas if one.has_place(placed.job, max_jobs)]
     if len(free) < 2:
@@ -49,7 +50,7 @@ def choose(replicas: Sequence[Replica], placed: Placed, max_jobs: int | None) ->
 
 
 def max_jobs_each(config: ModelConfig) -> int | None:
-    """The maximum number of jobs for each replica. None: no limit, for a single shared engine,
+    """The maximum number of jobs for each replica. None means no limit, for a single shared engine,
     where the jobs of all servers wait in one queue.
     """
     if len(config.at) == 1 and not config.has_source:
@@ -58,7 +59,7 @@ def max_jobs_each(config: ModelConfig) -> int | None:
 
 
 def page_hashes(prompt: Sequence[int], page_size: int) -> list[int]:
-    """A hash of each full page together with all pages before it."""
+    """Returns a hash for each full page, together with all pages before it."""
     hashes, last = [], 0
     for start in range(0, len(prompt) - len(prompt) % page_size, page_size):
         last = hash((last, tuple(prompt[start : start + page_size])))
@@ -81,7 +82,7 @@ class PlacedJobs:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Identifiers of the jobs without a replica, in the order of the queue."""
+        """The identifiers of the jobs without a replica, in the order of the queue."""
         return self._pending.identifiers()
 
     @property
@@ -94,7 +95,7 @@ class PlacedJobs:
         self.assign()
 
     def at(self, replica: Replica, identifier: str) -> Placed | None:
-        """The job, unless it has ended or moved."""
+        """Returns the job, unless it has ended or moved."""
         placed = self._jobs.get(identifier)
         return placed if placed is not None and placed.replica is replica else None
 
@@ -145,8 +146,8 @@ class PlacedJobs:
         return False
 
     def lose(self, replica: Replica, is_end: bool, out: list[Event]) -> None:
-        """End the replica's jobs that have text or were moved before; move its other jobs.
-        `is_end`: whether to end those too.
+        """End the replica's jobs that have text or have already moved once, and move its other
+        jobs. `is_end`: whether to end those other jobs, too.
         """
         for placed in replica.forget():
             if placed.is_cancelled and not placed.has_text:
@@ -159,7 +160,9 @@ class PlacedJobs:
                 self._wait_again(placed, out)
 
     def _assign_one(self, ready: Sequence[Replica]) -> bool:
-        """Start a job, or end one that no replica can hold. Returns whether there was one."""
+        """Start a job, or end a job that no replica can hold. Returns whether there was such a
+        job.
+        """
         for job in self._pending.candidates():
             placed = self._jobs[job.identifier]
             if (replica := choose(ready, placed, self._max_jobs)) is not None:
@@ -183,7 +186,7 @@ class PlacedJobs:
         return is_full and any(not one.is_full for one in others)
 
     def _wait_again(self, placed: Placed, out: list[Event]) -> None:
-        """Let a job without text, which no longer has a replica, wait for another."""
+        """Let a job that has no text and no replica any longer wait for another replica."""
         placed.replica = None
         if placed.is_cancelled:
             out.append(self._end_cancelled(placed))

@@ -9,12 +9,12 @@ MAX_OPEN = 64  # open questions; the next replaces the oldest, which has timed o
 
 
 class Questions:
-    """`ask` returns answers that are known here; `note` returns answers that are complete once a
-    replica has answered. If a replica is lost, questions to it remain unanswered.
+    """`ask` returns the answers that are known here. `note` returns the answers that a replica's
+    answer completes. If a replica is lost, questions to it remain unanswered.
     """
 
     def __init__(self, is_one_queue: bool) -> None:
-        """`is_one_queue`: jobs wait in the queue of a single shared engine."""
+        """`is_one_queue`: whether jobs wait in the queue of a single shared engine."""
         self._is_one_queue = is_one_queue
         self._open: dict[int, tuple[int, list[JobState]]] = {}  # by serial: answers to come
 
@@ -24,7 +24,7 @@ class Questions:
         replicas: Sequence[Replica],
         waiting: tuple[str, ...],
     ) -> list[PendingList | JobList]:
-        """`waiting`: identifiers of jobs without a replica, in the order of the queue."""
+        """`waiting`: the identifiers of jobs without a replica, in the order of the queue."""
         ready = [one for one in replicas if one.status == "ready"]
         if isinstance(question, ListJobs):
             return self._list_jobs(question, ready)

@@ -36,7 +36,7 @@ class Placed:
     is_cancelled: bool = False
 
     def end_cancelled(self) -> Finished:
-        """The end of a cancelled job without text."""
+        """Returns the end of a cancelled job without text."""
         return Finished(self.job.identifier, "cancelled", len(self.job.prompt), 0, 0)
 
 
@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def unstarted(self) -> list[str]:
-        """Identifiers of jobs that have not started, oldest first."""
+        """The identifiers of jobs that have not started, oldest first."""
         return [identifier for identifier, one in self.jobs.items() if not one.is_started]
 
     @property
@@ -83,7 +83,7 @@ class Replica:
 
     @property
     def num_pages(self) -> int:
-        """The pages that its jobs are expected to fill."""
+        """The number of pages that the replica's jobs are expected to fill."""
         return sum(placed.num_pages for placed in self.jobs.values())
 
     def tell(self) -> ReplicaState:
@@ -168,5 +168,5 @@ class Replica:
             self.stats = self.stats.at_rest()
 
     def num_cached(self, hashes: Sequence[int]) -> int:
-        """Number of cached pages at the beginning of a prompt."""
+        """Returns the number of cached pages at the beginning of a prompt."""
         return next((i for i, page in enumerate(hashes) if page not in self.pages), len(hashes))

@@ -66,7 +66,7 @@ class ReplicaLink:
         makers: Sequence[tuple[tuple[int, ...], MakeLink]],
         deliver: Deliver,
     ) -> None:
-        """`makers`: for each replica, the numbers of its GPUs and a function that makes its
+        """`makers`: for each replica, the numbers of its GPUs and a function that creates its
         link.
         """
         self._config = config
@@ -90,7 +90,7 @@ class ReplicaLink:
             replica.link.start()
 
     def follow(self, makers: Mapping[str, MakeLink]) -> None:
-        """From now on, use only the replicas at these addresses. A replica that is no longer listed
+        """Use only the replicas at these addresses from now on. A replica that is no longer listed
         gets no more jobs, and its link ends after its last job. If there is no replica at all, jobs
         wait.
         """
@@ -106,8 +106,8 @@ class ReplicaLink:
             one.link.start()
 
     def tell_demand(self) -> None:
-        """Report to shared engines how many jobs wait here, and report once more when no job waits
-        any longer.
+        """Report to shared engines how many jobs wait here, and once more when no job waits any
+        longer.
         """
         with self._lock:
             before, self._demand = self._demand, self._jobs.num_waiting
@@ -221,7 +221,9 @@ class ReplicaLink:
         return True
 
     def _sum(self) -> Stats:
-        """Sums over all replicas. The time is this server's, because machines' clocks differ."""
+        """Returns the sums over all replicas. The time is this server's, because machines' clocks
+        differ.
+        """
         counts, waiting = self._replicas.counts(), self._jobs.num_waiting
         return together(time.monotonic(), counts, waiting, self._began)
 
@@ -238,14 +240,16 @@ class ReplicaLink:
             out.append(Loaded(promise))
 
     def _abandon(self, replica: Replica, reason: str, out: list[Event]) -> None:
-        """The replica hangs. When it continues, it answers the fence after all earlier events."""
+        """Called when the replica hangs. When it continues, it answers the fence after all earlier
+        events.
+        """
         logger.error("model %s: %s", self._config.name, reason)
         self._lose(replica, "hanging", reason, out)
         replica.abandon(next(self._fences))
 
     def _end(self, replica: Replica, error: EngineError | None, out: list[Event]) -> None:
-        """The replica's link has ended. It is restarted while other replicas run, and in any case
-        if a source lists the replicas.
+        """Called when the replica's link has ended. The link is restarted if other replicas run,
+        and in any case if a source lists the replicas.
         """
         if is_refused := replica.status == "stopped":
             error = ModelError(replica.reason)

@@ -23,8 +23,8 @@ MakeLink = Callable[[Deliver], ProcessLink]
 
 
 class Roster:
-    """Clients are promised what the smallest replica can hold. Each replica gets the jobs that fit
-    into its own context and cache.
+    """Clients are promised as much as the smallest replica can hold. Each replica gets the jobs
+    that fit into its own context and cache.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Roster:
         return came
 
     def part(self) -> None:
-        """End the links of leaving replicas that have no jobs."""
+        """End the links of leaving replicas that have no more jobs."""
         for one in [one for one in self._replicas if one.is_leaving and not one.jobs]:
             if one.status == "stopped":  # its link has ended
                 self.remove(one)
@@ -95,7 +95,7 @@ class Roster:
             self._past = stats.after(self._past)
 
     def counts(self) -> list[Stats]:
-        """The counts of all replicas, including those that have left."""
+        """The counts of all replicas, including replicas that have left."""
         gone = [stats for stats, _ in self._gone.values()]
         found = [self._past, *gone, *(one.stats for one in self._replicas)]
         return [one for one in found if one is not None]
@@ -104,8 +104,8 @@ class Roster:
         return ReplicaStates(tuple(one.tell() for one in self._replicas))
 
     def refusal(self, replica: Replica, info: ModelInfo) -> str:
-        """Returns why a replica with this `info` can't serve together with the other replicas;
-        empty if it can.
+        """Returns why a replica with this `info` can't serve together with the other replicas, or
+        an empty string if it can.
         """
         others = self._offers(replica)
         for name in ("vocab_size", "page_size", "loras") if others else ():
@@ -127,7 +127,7 @@ class Roster:
         return None if self.info == before else self.info
 
     def misfit(self, job: Job, config: ModelConfig) -> Rejected | None:
-        """Returns why no replica can hold the job any more; None if one can."""
+        """Returns why no replica can hold the job any more, or None if one can."""
         if self.info is None or any(fits(job, one) for one in (self.info, *self._offers())):
             return None
         try:
@@ -137,7 +137,7 @@ class Roster:
         return None
 
     def _offers(self, but: Replica | None = None) -> list[ModelInfo]:
-        """The properties of the replicas that serve, or will serve again."""
+        """The properties of the replicas that are serving or will serve again."""
         return [
             one.info
             for one in self._replicas

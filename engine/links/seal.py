@@ -9,7 +9,7 @@ NUMBER = struct.Struct("!Q")
 
 
 class Seal:
-    """HMAC-SHA256 over the messages of one direction, each with its number, so that no message can
+    """HMAC-SHA256 over the messages in one direction, each with its number, so that no message can
     be added, changed, repeated or left out. One thread.
     """
 
@@ -24,12 +24,12 @@ class Seal:
         return hmac.digest(self._key, number + message, "sha256")
 
     def fits(self, seal: bytes | memoryview, message: bytes | memoryview) -> bool:
-        """Whether `message` is the next one that the other end has sent."""
+        """Whether `message` is the next message that the other end has sent."""
         return hmac.compare_digest(seal, self.of(message))
 
 
 class Seals(NamedTuple):
-    """The keys of the two directions of a connection, as one end sees them."""
+    """The seals for the two directions of a connection, as one end sees them."""
 
     sent: Seal
     received: Seal

@@ -1,4 +1,4 @@
-"""The engine thread: the one thread that touches a backend, from loading to release."""
+"""The engine thread, which is the only thread that touches a backend, from loading to release."""
 
 import functools
 import logging
@@ -54,8 +54,8 @@ LOST = "the generator has lost the job"
 
 
 class EngineThread:
-    """Takes commands, keeps the batch full, and passes events to `deliver`. It is the Link within
-    this process.
+    """Takes commands, keeps the batch full, and passes events to `deliver`. This is the Link for
+    engines within this process.
 
     `deliver` gets all events of an iteration, on the engine thread, and must not block. The last
     event is always `Stopped`, which also ends all remaining jobs. A backend may raise panics from
@@ -172,7 +172,7 @@ class EngineThread:
                     raise
 
     def _take_commands(self, backend: Backend) -> bool:
-        """Execute all commands; wait for one if idle. Returns False after `Stop`."""
+        """Execute all commands, and wait for one if idle. Returns False after `Stop`."""
         is_idle = self._is_waiting or (not self._batch and not self._pending)
         while True:
             try:
@@ -290,7 +290,7 @@ class EngineThread:
 
     def _recover(self, backend: Backend, cause: str) -> None:
         """Recover in increasingly strong ways. Use a stronger way only if no token has been
-        produced since the weaker ones.
+        produced since the weaker ways were tried.
         """
         self._deliver([Recovering(cause)])
         told: str | None = cause

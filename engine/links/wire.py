@@ -42,9 +42,9 @@ class Wire:
     def __init__(
         self, connection: socket.socket, seals: Seals | None = None, refuse: Refuse | None = None
     ) -> None:
-        """`connection`: connected, without a timeout. `refuse`: called with a message of a later
-        version, without the fields that are unknown here, and with the names of those fields. If it
-        returns True, the message is not received.
+        """`connection`: a connected socket without a timeout. `refuse`: called with a message from
+        a later version, without the fields that are unknown here, and with the names of those
+        fields. If it returns True, the message is dropped.
         """
         self._socket = connection
         self._seals = seals
@@ -72,9 +72,9 @@ class Wire:
         self._socket.sendall(HEAD.pack(len(data)) + seal + data)
 
     def receive(self, timeout: float | None = None) -> list[Any] | None:
-        """All complete messages that have arrived; empty if only a part of one has arrived. None if
-        no byte has arrived within `timeout` seconds. Raises OSError, and EOFError when the other
-        end closes.
+        """Returns all complete messages that have arrived; none if only a part of one has arrived.
+        Returns None if no byte has arrived within `timeout` seconds. Raises OSError, and EOFError
+        when the other end closes.
         """
         if self._messages:
             messages, self._messages = self._messages, []
@@ -103,7 +103,7 @@ class Wire:
         return messages
 
     def _open(self, view: memoryview) -> Any:
-        """Returns the message from its head, seal and pickle. Raises OSError for a wrong seal."""
+        """Returns the message from its header, seal and pickle. Raises OSError for a wrong seal."""
         with view[HEAD.size : self._head] as seal, view[self._head :] as data:
             if self._seals is not None and not self._seals.received.fits(seal, data):
                 logger.error("closing the connection: a message lacks the other end's seal")
@@ -125,7 +125,9 @@ class Wire:
         return first
 
     def shut(self) -> None:
-        """End the connection for both ends; blocked calls of `send` and `receive` raise."""
+        """End the connection for both ends. Blocked calls to `send` and `receive` raise an
+        error.
+        """
         with contextlib.suppress(OSError):  # the connection has ended
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -140,7 +142,7 @@ class Wire:
 
 
 class _Strange(threading.local):
-    """Fields of the message that this thread is reading, which this version doesn't know."""
+    """The fields, unknown to this version, of the message that this thread is reading."""
 
     names: tuple[str, ...] = ()
 
@@ -149,7 +151,7 @@ _strange = _Strange()
 
 
 class _Reducers(dict[type, Callable[[Any], Any]]):
-    """How a pickler takes objects apart, by class; see `reduce_` in pickle's docs."""
+    """How a pickler takes objects apart, by class (see `dispatch_table` in pickle's docs)."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if not dataclasses.is_dataclass(kind):
@@ -191,7 +193,9 @@ def _pickled(message: Any) -> bytes:
 
 
 def restore(kind: type, values: dict[str, Any]) -> Any:
-    """An instance of the dataclass `kind`, from the fields that differ from their defaults."""
+    """Returns an instance of the dataclass `kind`, from the fields that differ from their
+    defaults.
+    """
     try:
         return kind(**values)
     except TypeError:
@@ -203,8 +207,8 @@ def restore(kind: type, values: dict[str, Any]) -> Any:
 
 
 def send_all(wire: Wire, outbox: "queue.SimpleQueue[Any]", interval: float | None = None) -> None:
-    """Send the outbox's messages, up to a None. After `interval` seconds without a message, send an
-    empty list as a sign of life. Raises OSError.
+    """Send the outbox's messages until one is None. After `interval` seconds without a message,
+    send an empty list as a sign of life. Raises OSError.
     """
     while True:
         try:

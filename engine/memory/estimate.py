@@ -1,5 +1,5 @@
 """Estimates the GPU memory of a model and its cache, and chooses a cache that fits. Does only
-arithmetic, according to what ExLlamaV2 0.3.2 allocates.
+arithmetic, based on what ExLlamaV2 0.3.2 allocates.
 """
 
 import itertools
@@ -30,7 +30,7 @@ class Footprint:
 
     @property
     def kv_size(self) -> int:
-        """The size of one token's keys in one layer, in numbers."""
+        """The number of values in one token's keys in one layer."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -45,23 +45,23 @@ class Footprint:
         return tokens * self.kv_size * sum(cache_bits(mode)) // 8 + tokens * scales
 
     def cache(self, mode: CacheMode, tokens: int) -> int:
-        """Bytes of the cache, all layers together."""
+        """The bytes of the cache, for all layers together."""
         num_layers = sum(is_cached for _, is_cached in self.modules)
         return num_layers * self.layer_cache(mode, tokens)
 
     def beside(self, mode: CacheMode, tokens: int) -> int:
-        """Bytes in use on each GPU besides weights and cache, including a float16 copy of one
+        """The bytes in use on each GPU besides weights and cache, including a float16 copy of one
         layer's cache if the cache is quantized.
         """
         return self.fixed + self.products + (0 if mode == "float16" else tokens * self.kv_size * 4)
 
     def whole(self, mode: CacheMode, tokens: int) -> int:
-        """Bytes that weights, cache and everything else take on one GPU."""
+        """The bytes that weights, cache and everything else take on one GPU."""
         return self.weights + self.cache(mode, tokens) + self.beside(mode, tokens)
 
 
 class Memory:
-    """The GPUs' memory, for a model and perhaps its draft model."""
+    """The GPUs' memory, for a model and its draft model, if any."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Memory:
         free: Sequence[int],
         context: int,
     ) -> None:
-        """`footprints`: in the order of loading, the model's last. `free`: bytes of each GPU.
-        `context`: tokens of one full sequence.
+        """`footprints`: in the order of loading, with the main model's last. `free`: the free bytes
+        of each GPU. `context`: the number of tokens in one full sequence.
         """
         self._config = config
         self._footprints = footprints
@@ -80,8 +80,8 @@ class Memory:
         self._context = context
 
     def caches(self) -> list[tuple[CacheMode, int]]:
-        """The allowed caches that fit, as modes and tokens, best first. If there are none, raises
-        NoRoom, which names caches that would fit.
+        """The allowed caches that fit, as modes and tokens, best first. If no cache fits, raises
+        NoRoom, which suggests caches that would fit.
         """
         tokens = self._config.cache_tokens
         if tokens == "auto":
@@ -97,7 +97,7 @@ class Memory:
         return found
 
     def place(self, mode: CacheMode, tokens: int) -> list[int]:
-        """Bytes used on each GPU; empty if the GPUs lack room."""
+        """The bytes used on each GPU, or an empty list if the GPUs lack room."""
         used = [0] * len(self._room)
         for i, footprint in enumerate(self._footprints):
             if mode != "float16" and tokens * footprint.kv_size >= MAX_QUANTIZED:
@@ -116,8 +116,8 @@ class Memory:
         return used if fits else []
 
     def unpacked(self, mode: CacheMode, tokens: int) -> list[int]:
-        """Bytes of each float16 copy for which there is room next to this cache, in the order of
-        the modules that can have one. Empty unless one GPU holds everything.
+        """The bytes of each float16 copy for which there is room next to this cache, in the order
+        of the modules that can have a copy. Empty unless one GPU holds everything.
         """
         config, most = self._config, self._config.unpacked_weights
         used = self.place(mode, tokens)
@@ -142,8 +142,8 @@ class Memory:
         tokens: int,
         split: Sequence[float],
     ) -> bool:
-        """Fill one GPU after another, as ExLlamaV2 does: according to all memory or, with a split,
-        to weights and work space.
+        """Fill one GPU after another, as ExLlamaV2 does. All memory counts or, with a split, only
+        weights and work space.
         """
         gpu, weights_here = 0, 0
         layer_cache = footprint.layer_cache(mode, tokens)
@@ -166,8 +166,9 @@ class Memory:
         return True
 
     def _spread(self, used: list[int], footprint: Footprint, mode: CacheMode, tokens: int) -> None:
-        """Put a part of each layer on each GPU, as ExLlamaV2 does: whole key/value heads in
-        proportion to the free memory, the rest in proportion to the memory then left.
+        """Put a part of each layer on each GPU, as ExLlamaV2 does. Whole key/value heads are
+        divided in proportion to the free memory, and the rest in proportion to the memory then
+        left.
         """
         split = [int(size * GIB) for size in self._config.gpu_split] or self._room
         rooms = [*split, *[0] * len(used)][: len(used)]
@@ -181,8 +182,8 @@ class Memory:
             used[i] += size + footprint.beside(mode, tokens) if size else 0
 
     def largest(self, mode: CacheMode) -> int:
-        """The maximum number of tokens that fit and that a full batch could use; 0 if there is no
-        room.
+        """The maximum number of tokens that fit and that a full batch could use, or 0 if there is
+        no room.
         """
         most = self._config.max_batch_size * -(-self._context // PAGE_SIZE)
         fewest = 0
@@ -217,7 +218,9 @@ class Memory:
 
 
 def _whole_parts(total: int, sizes: Sequence[int]) -> list[int]:
-    """Whole numbers in the ratio of the sizes; the remainder goes to the largest fractions."""
+    """Returns whole numbers in the ratio of the sizes. The remainder goes to the largest
+    fractions.
+    """
     sizes = sizes if any(sizes) else [1] * len(sizes)
     parts = [total * size // sum(sizes) for size in sizes]
     lacking = sorted(range(len(sizes)), key=lambda i: -(total * sizes[i] % sum(sizes)))

@@ -19,7 +19,7 @@ NAME = 96  # bytes of NVML's longest text
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, as NVIDIA's management library (NVML) reports it. Memory in bytes."""
+    """One GPU, as NVIDIA's management library (NVML) reports it. Memory is in bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -39,8 +39,8 @@ class _Memory(ctypes.Structure):
 
 
 def has_gpu() -> bool:
-    """Whether there is a GPU. Asks NVML and not CUDA, because after a call to CUDA no fork of this
-    process could use CUDA.
+    """Whether there is a GPU. Asks NVML rather than CUDA, because after a call to CUDA no fork of
+    this process could use CUDA.
     """
     if os.environ.get(VISIBLE) in ("", "-1"):
         return False
@@ -49,20 +49,22 @@ def has_gpu() -> bool:
 
 
 def is_for_cpu(device: str) -> bool:
-    """Whether a model with this `device` is served on the CPU, according to NVML."""
+    """Whether a model with this `device` is served on the CPU, depending on the GPUs that NVML
+    reports.
+    """
     return device == "cpu" or (device == "auto" and not has_gpu())
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs known to the driver; empty without a driver."""
+    """All GPUs known to the driver, or an empty list without a driver."""
     with _nvml() as (nvml, number):
         return [_gpu(nvml, _device(nvml, i)) for i in range(number)]
 
 
 def visible() -> list[Gpu]:
     """The GPUs that CUDA would give to this process, in the order of CUDA_VISIBLE_DEVICES or,
-    without that variable, of the PCI bus. As in CUDA, the list ends at the first entry that names
-    no GPU.
+    without that variable, of the PCI bus. As in CUDA, the list ends at the first entry that doesn't
+    name a GPU.
     """
     told = _told()
     if told is None:
@@ -78,8 +80,8 @@ def visible() -> list[Gpu]:
 
 
 def check_gpus(config: ModelConfig) -> None:
-    """Raises ModelError if one of the configuration's `gpus` does not exist according to NVML, or,
-    if NVML lists no GPUs, to CUDA_VISIBLE_DEVICES.
+    """Raises ModelError if one of the configuration's `gpus` does not exist according to NVML or,
+    if NVML lists no GPUs, according to CUDA_VISIBLE_DEVICES.
     """
     if not config.gpus or config.at:  # a shared engine's GPUs can't be checked here
         return
@@ -97,7 +99,9 @@ def check_gpus(config: ModelConfig) -> None:
 
 
 def shares(config: ModelConfig) -> list[tuple[int, ...]]:
-    """The GPUs of each replica, in groups of equal size. Empty: all. Raises ModelError."""
+    """The GPUs of each replica, in groups of equal size. An empty group means all GPUs. Raises
+    ModelError.
+    """
     if config.replicas == 1 or is_for_cpu(config.device):
         return [config.gpus] * config.replicas
     numbers = config.gpus or tuple(range(len(visible())))
@@ -117,8 +121,8 @@ def chosen(config: ModelConfig) -> dict[int, Gpu]:
 
 
 def environment(numbers: Sequence[int]) -> dict[str, str]:
-    """Environment variables for a process that may see only these GPUs; an empty list: all. The
-    numbers are those of NVML, in PCI order; CUDA's own order begins with the fastest GPU.
+    """The environment variables for a process that may see only these GPUs, or all if the list is
+    empty. The numbers are NVML's, in PCI order; CUDA's own order begins with the fastest GPU.
     """
     if not numbers:
         return {}
@@ -128,7 +132,7 @@ def environment(numbers: Sequence[int]) -> dict[str, str]:
 
 
 def _told() -> list[str] | None:
-    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set."""
+    """The entries of CUDA_VISIBLE_DEVICES, or None if it is not set."""
     told = os.environ.get(VISIBLE)
     return None if told is None else [part.strip() for part in told.split(",") if part.strip()]
 
@@ -159,7 +163,7 @@ def _device(nvml: Any, index: int) -> ctypes.c_void_p:
 
 
 def _find(nvml: Any, identifier: str, number: int) -> ctypes.c_void_p | None:
-    """A GPU by its number, its UUID or the beginning of its UUID."""
+    """Returns a GPU by its number, its UUID or the beginning of its UUID."""
     if not number:
         return None
     if identifier.isdecimal():
@@ -176,7 +180,7 @@ def _find(nvml: Any, identifier: str, number: int) -> ctypes.c_void_p | None:
 
 
 def _gpu(nvml: Any, device: ctypes.c_void_p) -> Gpu:
-    """One GPU. If a call fails, its field is empty."""
+    """Returns one GPU. If a call fails, the field that it would fill is empty."""
     memory = _Memory()
     major, minor = ctypes.c_int(), ctypes.c_int()
     name, driver = ctypes.create_string_buffer(NAME), ctypes.create_string_buffer(NAME)

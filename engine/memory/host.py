@@ -1,4 +1,4 @@
-"""The host memory that is left for this process, according to Linux's system files."""
+"""The host memory that is left for this process, as Linux's system files report it."""
 
 import contextlib
 import sys
@@ -16,8 +16,9 @@ V1 = (
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Free bytes: the kernel's available memory, or what a control group leaves if that is less. A
-    very large number if no file has these figures. `root`: the folder with `proc` and `sys`.
+    """The free bytes, which are the kernel's available memory or, if less, what a control group
+    leaves. A very large number if no file has these figures. `root`: the folder with `proc` and
+    `sys`.
     """
     return max(min([*_available(root), *_left(root)], default=sys.maxsize), 0)
 
@@ -30,7 +31,7 @@ def _available(root: Path) -> Iterator[int]:
 
 
 def _left(root: Path) -> Iterator[int]:
-    """Bytes left by each control group of this process."""
+    """The bytes that each control group leaves for this process."""
     groups: list[str] = []
     with contextlib.suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text().splitlines()

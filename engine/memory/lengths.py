@@ -34,7 +34,7 @@ class Lengths:
 
 
 def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
-    """`native`: the model's own context, in tokens. Raises ModelError."""
+    """`native`: the context that the model was made for, in tokens. Raises ModelError."""
     is_scaled = (config.rope_scale or 1.0) > 1.0 or (config.rope_alpha or 1.0) > 1.0
     asked = config.max_seq_len
     if asked is not None and asked > native and not is_scaled:
@@ -62,8 +62,8 @@ def lengths(config: ModelConfig, native: int, vocab_size: int) -> Lengths:
 
 
 def graph_rows(max_rows: int) -> list[int]:
-    """The batch sizes to try: some below `max_rows`, `max_rows` itself, and one above, which may be
-    faster.
+    """The batch sizes to try: some below `max_rows`, `max_rows` itself, and one above it, which may
+    be faster.
     """
     sizes = (*GRAPH_ROWS, *range(2 * MORE_ROWS, max_rows + 2 * MORE_ROWS, MORE_ROWS))
     above = next(rows for rows in sizes if rows > max_rows)

@@ -13,7 +13,7 @@ from switchyard.engine.model.footprint import measure
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The estimate for one cache mode. Sizes in bytes."""
+    """The estimate for one cache mode. Sizes are in bytes."""
 
     cache_mode: CacheMode
     weights: int
@@ -33,7 +33,7 @@ class Plan:
 
 
 def plan(config: ModelConfig, jobs: int, free: Sequence[int], bits: float | None = None) -> Plan:
-    """`jobs`: the number of full contexts that the cache holds. `free`: free bytes of each GPU.
+    """`jobs`: the number of full contexts that the cache holds. `free`: the free bytes of each GPU.
     `bits`: see `measure`. Raises ModelError.
     """
     footprints, lengths = measure(config, bits)
@@ -55,7 +55,7 @@ def each_mode(
     free: Sequence[int],
     native: int,
 ) -> Iterator[Row]:
-    """`native`: the longest context of the model, in tokens."""
+    """`native`: the model's longest context, in tokens."""
     tokens = jobs * context
     memory = Memory(config, footprints, free, context)
     for mode in MODES:
@@ -85,7 +85,9 @@ def _smaller(
     free: Sequence[int],
     bits: float | None,
 ) -> tuple[CacheMode, int]:
-    """The cache mode with the longest context that fits, and that context; 0 if none fits."""
+    """The cache mode with the longest context that fits, and that context, which is 0 if none
+    fits.
+    """
     best = max(rows, key=lambda row: row.most_tokens or 0)
     mode, context = best.cache_mode, _pages((best.most_tokens or 0) // jobs)
     if not context:

@@ -17,10 +17,10 @@ def give_memory_back() -> None:
 
 
 def keep_memory_small() -> None:
-    """Keep glibc from fragmenting memory. By default, glibc serves large tensors from up to eight
-    heaps per core, which fragment and never shrink, so the process would grow every hour. With
-    these options, all threads share one heap, and large blocks are mapped one by one and returned
-    when freed.
+    """Keep glibc from fragmenting memory. By default, glibc allocates large tensors in up to eight
+    heaps per core, which fragment and never shrink, so the process would grow steadily. With these
+    options, all threads share one heap, and large blocks are mapped one by one and returned when
+    freed.
 
     Call this function before other threads start.
     """

@@ -1,5 +1,5 @@
 """Chooses which models to evict for another model. Pure, except for `free`, and for `needed`, which
-looks for room on the GPUs.
+looks up the free memory of the GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class HostNeed:
-    """Bytes of host memory that a model on the CPU takes."""
+    """The bytes of host memory that a model on the CPU takes."""
 
     weights: int
     token: int  # a token of the cache
@@ -55,8 +55,8 @@ def victims(
     excess: int = 0,
 ) -> list[str] | None:
     """The models in `loaded` to evict so that `needed` fits and at least `excess` models are
-    unloaded: idle ones first, and among these the least recently used. The list is minimal. None if
-    evicting all of them would not suffice.
+    unloaded. Idle models come first, and among these the least recently used. The list is minimal.
+    None if evicting all of `loaded` would not suffice.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:
@@ -77,7 +77,7 @@ def victims(
 
 
 def free(places: Collection[Place]) -> dict[Place, int]:
-    """Free bytes of each place that exists."""
+    """The free bytes of each place that exists."""
     found: dict[Place, int] = {i: gpu.free for i, gpu in enumerate(gpus.visible())}
     if "host" in places:
         found["host"] = host.free_memory()
@@ -85,8 +85,9 @@ def free(places: Collection[Place]) -> dict[Place, int]:
 
 
 def needed(config: ModelConfig) -> dict[Place, int]:
-    """Bytes that a model will take in each place, including the loader's reserve on GPUs. An `auto`
-    cache counts as one context, which is its minimum. Empty for a shared engine. Raises ModelError.
+    """The bytes that a model will take in each place, including the loader's reserve on GPUs. An
+    `auto` cache counts as one context, which is its minimum. Empty for a shared engine. Raises
+    ModelError.
     """
     if config.at:
         return {}
@@ -99,8 +100,8 @@ def needed(config: ModelConfig) -> dict[Place, int]:
 
 
 def check_host(config: ModelConfig, taken: int = 0) -> None:
-    """Raises NoRoom, with the figures, for a model that the host's memory can't hold. `taken`: free
-    bytes that other models will take.
+    """Raises NoRoom, with the figures, for a model that the host's memory can't hold. `taken`: the
+    free bytes that other models will take.
     """
     need, tokens = host_need(config), _tokens(config)
     left = max(host.free_memory() - taken, 0)
@@ -120,13 +121,13 @@ def check_host(config: ModelConfig, taken: int = 0) -> None:
 
 
 def _tokens(config: ModelConfig) -> int:
-    """Tokens of the cache. The CPU backend refuses `auto` later."""
+    """The number of tokens in the cache. The CPU backend refuses `auto` later."""
     return PAGE_SIZE if config.cache_tokens == "auto" else config.cache_tokens
 
 
 def host_need(config: ModelConfig) -> HostNeed:
-    """The memory that the CPU backend needs, with everything in float32. The head is a separate
-    matrix, even if it is tied to the embedding.
+    """The memory that the CPU backend needs, with everything in float32. The output head is a
+    separate matrix, even if it is tied to the embedding.
     """
     footprints, found = measure(config)
     weights = token = beside = 0
@@ -147,7 +148,7 @@ def host_need(config: ModelConfig) -> HostNeed:
 
 
 def _of_gpus(config: ModelConfig) -> dict[Place, int]:
-    """Bytes on the GPUs that have room now; if none has room, bytes as if the GPUs were empty.
+    """The bytes on each GPU if there is room now; otherwise, the bytes as if the GPUs were empty.
     Empty if NVML does not report the GPUs.
     """
     footprints, found = measure(config)
@@ -173,7 +174,7 @@ def _of_gpus(config: ModelConfig) -> dict[Place, int]:
 def _least(
     config: ModelConfig, memory: Memory, modes: Sequence[CacheMode], context: int
 ) -> list[int]:
-    """Bytes on each GPU with the first of the modes that fits; empty if none does."""
+    """The bytes on each GPU with the first of the modes that fits, or empty if none fits."""
     for mode in modes:
         asked = config.cache_tokens
         tokens = min(context, memory.largest(mode)) if asked == "auto" else asked

@@ -1,4 +1,4 @@
-"""Adds up the memory of models that are loaded one after another. Loads nothing."""
+"""Adds up the memory of models that will be loaded one after another. Loads nothing."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The architectures, and their variants, that ExLlamaV2 0.3.2 computes, according to config.json.
+"""The architectures and variants that ExLlamaV2 0.3.2 supports, as config.json names them.
 ExLlamaV2 would load most other architectures as Llama, or would ignore a variant's differences.
 """
 
@@ -84,7 +84,7 @@ def check_architecture(model_config: dict[str, Any]) -> str:
         what = f"{name} (with {kind or 'no'} vision)" if name in PIXTRAL else name
         raise ModelError(
             f"ExLlamaV2 doesn't know the architecture {what}, and would load it as a Llama. It"
-            f" knows {', '.join(sorted(ACTIVATIONS))}; serve a model with one of these"
+            f" knows {', '.join(sorted(ACTIVATIONS))}; serve one of these"
         )
     _check_activation(name, model_config)
     for path, absent, computed in FIXED.get(name, ()):
@@ -104,7 +104,7 @@ def architecture_of(model_config: dict[str, Any]) -> str:
 
 
 def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's configuration. In a vision model, a part of it is in `text_config`."""
+    """The language model's configuration. A vision model has a part of it in `text_config`."""
     inner = model_config.get("text_config")
     return {**model_config, **inner} if isinstance(inner, dict) else model_config
 

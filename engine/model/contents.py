@@ -1,4 +1,4 @@
-"""Reads the files of a model directory within limits, because the directory may come from an
+"""Reads the files in a model directory within limits, because the directory may come from an
 untrusted source.
 """
 
@@ -22,8 +22,8 @@ END = 1 << 20  # bytes at either end of a weight file that are hashed
 
 def check_contents(root: Path) -> None:
     """Raises ModelError for too many files, for a pipe or a device, which would block silently, and
-    for a link to a file elsewhere, whose owner may not want its text to be shown. The target of a
-    link may be in the directory or, in Hugging Face's cache, in the `blobs` of the same model.
+    for a link to a file elsewhere, whose owner may not want its text shown. The target of a link
+    may be in the directory or, in Hugging Face's cache, in the `blobs` of the same model.
     """
     if not root.is_dir():
         return
@@ -44,13 +44,14 @@ def check_contents(root: Path) -> None:
             raise ModelError(f"{file} is a link to itself") from None
         if not any(target.is_relative_to(home) for home in homes):
             raise ModelError(
-                f"{file} is a link out of the model directory, to {target}: copy that file into it"
+                f"{file} is a link out of the model directory, to {target}: copy that file into"
+                " the directory"
             )
 
 
 def _homes(root: Path) -> list[Path]:
-    """Where a link may lead. Hugging Face's cache has models--OWNER--NAME/snapshots/REVISION, with
-    links to models--OWNER--NAME/blobs.
+    """The directories to which a link may lead. Hugging Face's cache has
+    models--OWNER--NAME/snapshots/REVISION, with links to models--OWNER--NAME/blobs.
     """
     model = root.parent.parent
     is_cached = root.parent.name == "snapshots" and model.name.startswith("models--")
@@ -66,7 +67,7 @@ def read_text(path: Path, max_bytes: int = MAX_JSON) -> str:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """The JSON object in a file; an empty one for an optional file that doesn't exist. Raises
+    """The JSON object in a file, or an empty object for an optional file that doesn't exist. Raises
     ModelError.
     """
     if optional and not path.is_file():

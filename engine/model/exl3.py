@@ -1,5 +1,5 @@
-"""Decides which models ExLlamaV3 computes, from config.json and the names of the tensors: EXL3
-models, and float16 models whose architecture ExLlamaV2 doesn't know.
+"""Decides, from config.json and the names of the tensors, which models ExLlamaV3 computes. These
+are EXL3 models, and float16 models whose architecture ExLlamaV2 doesn't know.
 """
 
 import re
@@ -62,7 +62,7 @@ REFUSED = {  # settings, and why
 
 
 def is_exl3(model_config: dict[str, Any]) -> bool:
-    """Whether ExLlamaV3 computes the model, unless the setting `backend` says otherwise."""
+    """Whether ExLlamaV3 computes the model, unless the `backend` setting says otherwise."""
     if (method := _method(model_config)) is not None:
         return method == "exl3"
     name = architecture_of(model_config)
@@ -70,8 +70,8 @@ def is_exl3(model_config: dict[str, Any]) -> bool:
 
 
 def is_by_exl3(config: ModelConfig, model_config: dict[str, Any]) -> bool:
-    """Whether ExLlamaV3 computes the model. Raises ModelError if the backend that is set can't
-    compute it.
+    """Whether ExLlamaV3 computes the model. Raises ModelError if the chosen backend can't compute
+    the model.
     """
     usual, method = is_exl3(model_config), _method(model_config)
     if config.backend == "exl2" and usual:
@@ -94,16 +94,16 @@ def _method(model_config: dict[str, Any]) -> str | None:
 
 
 def check_exl3(model_config: dict[str, Any]) -> None:
-    """Raises ModelError if, according to config.json, ExLlamaV3 can't serve the model."""
+    """Raises ModelError if config.json shows that ExLlamaV3 can't serve the model."""
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
-            f"{name} keeps a state for each text, which is not yet supported. ExLlamaV3 serves"
+            f"{name} keeps a state for each text, which is not yet supported. ExLlamaV3 supports"
             f" {', '.join(PLAIN)}"
         )
     if name not in PLAIN:
-        why = "is not served with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
-        raise ModelError(f"the architecture {name} {why}. ExLlamaV3 serves {', '.join(PLAIN)}")
+        why = "is not supported with ExLlamaV3" if name in OTHERS else "is unknown to ExLlamaV3"
+        raise ModelError(f"the architecture {name} {why}. ExLlamaV3 supports {', '.join(PLAIN)}")
     quantization = model_config.get("quantization_config") or {}
     for entry in ("bits", "head_bits"):
         bits = quantization.get(entry)

@@ -32,8 +32,8 @@ WORKSPACE = 32 * 2**20
 
 def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
     """Returns the footprints in the order of loading (the draft model's, if there is one, and the
-    model's), and the model's lengths. `bits`: the width for which to plan the weights, based only
-    on config.json. A draft model that has weights keeps its own width. Raises ModelError.
+    model's), and the model's lengths. `bits`: the width of weights to plan for, in which case only
+    config.json is read. A draft model that has weights keeps its own width. Raises ModelError.
     """
     model_config, sizes = _read(config, config.path, bits)
     check_settings(config, model_config)
@@ -64,7 +64,7 @@ def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footpr
 def _read(
     config: ModelConfig, path: str, bits: float | None
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """config.json, and the sizes of all tensors by name."""
+    """Reads config.json, and the sizes of all tensors by name."""
     if bits is not None:
         model_config = read_config(path)
         method = "exl3" if is_by_exl3(config, model_config) else "exl2"
@@ -135,8 +135,8 @@ def _modules(
 
 
 def _fixed(shape: Shape, found: Lengths) -> int:
-    """Bytes of work space, as exllamav2 and torch allocate it: sine and cosine tables, activations,
-    logits.
+    """The bytes of work space that exllamav2 and torch allocate for sine and cosine tables,
+    activations and logits.
     """
     rows = _rows(found)
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
@@ -164,5 +164,5 @@ def _fixed(shape: Shape, found: Lengths) -> int:
 
 
 def _unpacked(num_in: int, num_out: int) -> int:
-    """Bytes of a float16 matrix whose rows are padded to multiples of 32 numbers."""
+    """The bytes of a float16 matrix whose rows are padded to multiples of 32 numbers."""
     return 2 * min(num_in * (num_out + -num_out % 32), MAX_UNPACKED)

@@ -1,5 +1,6 @@
 """The attention window of each layer, and whether the layer has rotary embeddings. Both are read
-from config.json as transformers reads them; ExLlamaV2 reads only a part of this, for some families.
+from config.json as transformers reads them, whereas ExLlamaV2 reads only some of these settings,
+for some families.
 """
 
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def _window(name: str, text: dict[str, Any]) -> Any:
 
 
 def _local(name: str, text: dict[str, Any], num_layers: int) -> list[bool]:
-    """For each layer, whether it has the window."""
+    """For each layer, whether its attention has the window."""
     told = text.get("layer_types")
     if told is not None and (name in PATTERNS or (name in QWEN and name != "Qwen3MoeForCausalLM")):
         if len(told) != num_layers or not set(told) <= set(KINDS):

@@ -21,7 +21,7 @@ UNQUANTIZED = "only a CUDA device can serve them; the CPU backend needs the unqu
 
 
 def check_loadable(config: ModelConfig) -> tuple[list[Footprint], Lengths]:
-    """Returns footprints and lengths, as `measure` does. Raises ModelError."""
+    """Returns the footprints and lengths that `measure` returns. Raises ModelError."""
     measured = measure(config)
     if is_for_cpu(config.device):
         for path in (config.path, config.draft_model):
@@ -44,7 +44,7 @@ def check_loras(config: ModelConfig) -> None:
 
 
 def adapter_files(lora: Lora) -> list[Path]:
-    """The existing files of a LoRA: configuration and weights."""
+    """The existing files of a LoRA, which contain its configuration and weights."""
     root = Path(lora.path)
     weights = [root / "adapter_model.bin", root / "adapter_model.safetensors"]  # exllamav2's order
     files = [root / "adapter_config.json", *[file for file in weights if file.is_file()][:1]]
@@ -67,7 +67,7 @@ def check_kind(model_config: dict[str, Any]) -> None:
     [architecture, *_] = model_config["architectures"]
     if architecture != "LlamaForCausalLM":
         raise ModelError(
-            f"the CPU backend serves LlamaForCausalLM, not {architecture}: "
+            f"the CPU backend supports only LlamaForCausalLM, not {architecture}: "
             "use a CUDA device for this model"
         )
     if model_config.get("quantization_config"):

@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model directory in Hugging Face layout, without torch."""
+"""Reads the JSON files in a model directory in Hugging Face layout, without torch."""
 
 import math
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ DEFAULT = "default"  # the name of a single chat template
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
-    """Jinja source, and the path of its file relative to the model directory."""
+    """The Jinja source, and the path of its file relative to the model directory."""
 
     text: str
     file: str
@@ -63,7 +63,7 @@ class ModelDir:
     @classmethod
     def read(cls, path: str) -> "ModelDir":
         """Raises a one-line ModelError for a missing or incomplete directory, and for a model that
-        ExLlamaV2 can't read or would read wrongly, as far as the JSON files show.
+        ExLlamaV2 can't read or would read wrongly, to the extent that the JSON files show it.
         """
         try:
             return cls._read(Path(path))
@@ -101,26 +101,24 @@ class ModelDir:
 
     @property
     def chat_template(self) -> str | None:
-        """Jinja source of the default template."""
+        """The Jinja source of the default template."""
         source = self.chat_templates.get(DEFAULT)
         return None if source is None else source.text
 
     @property
     def max_seq_len(self) -> int | None:
-        """The model's own context in tokens, if config.json has it."""
+        """The model's own context in tokens, if config.json specifies it."""
         length = self.config.get("max_position_embeddings")
         return length if isinstance(length, int) and length > 0 else None
 
     @property
     def vocab_size(self) -> int | None:
-        """The size of the weights' vocabulary, if config.json has it."""
+        """The size of the weights' vocabulary, if config.json specifies it."""
         return _vocab_size(self.config)
 
     @property
     def all_templates(self) -> str:
-        """The chat template, joined with the templates that tokenizer_config.json has for other
-        uses.
-        """
+        """The chat template, joined with the templates for other uses in tokenizer_config.json."""
         told = self.tokenizer_config.get("chat_template")
         told = told if isinstance(told, list) else []
         others = [t.get("template") for t in told if isinstance(t, dict)]
@@ -128,7 +126,7 @@ class ModelDir:
 
     @property
     def format(self) -> str:
-        """The format of the weights, with the mean number of bits if config.json has it."""
+        """The format of the weights, with the mean number of bits if config.json specifies it."""
         told = self.config.get("quantization_config")
         quantization = told if isinstance(told, dict) else {}
         method = quantization.get("quant_method")
@@ -139,7 +137,7 @@ class ModelDir:
 
     @property
     def shape(self) -> Shape | None:
-        """The sizes of the layers; None if config.json lacks one of them."""
+        """The sizes of the layers, or None if config.json lacks one of them."""
         try:
             return read_shape(self.config)
         except (ModelError, LookupError):
@@ -147,7 +145,7 @@ class ModelDir:
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters according to the shape, without biases; 0 if unknown."""
+        """The number of parameters according to the shape, without biases, or 0 if unknown."""
         if (shape := self.shape) is None:
             return 0
         sizes = planned_sizes(shape, 16)
@@ -187,7 +185,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def _check_numbers(path: Path, config: dict[str, Any]) -> None:
-    """Raises ModelError for impossible numbers. The loader checks for other types and missing
+    """Raises ModelError for impossible numbers. The loader checks for wrong types and missing
     values.
     """
     for part in (config, *(config.get(name) for name in PARTS)):
@@ -215,7 +213,7 @@ def _vocab_size(config: dict[str, Any]) -> int | None:
 
 
 def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]:
-    """The end tokens that a file names. `size`: the vocabulary's size. Raises ModelError."""
+    """The end tokens that a file names. `size`: the size of the vocabulary. Raises ModelError."""
     value = content.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for one in ids:
@@ -225,17 +223,17 @@ def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]
             )
         if size is not None and not 0 <= one < size:
             raise ModelError(
-                f"{path}: eos_token_id has {one}, but vocab_size of config.json is {size}"
+                f"{path}: eos_token_id has {one}, but vocab_size in config.json is {size}"
             )
     return ids
 
 
 def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, TemplateSource]:
-    """The chat templates by name; a single one is the default. Empty if there are none.
+    """The chat templates by name. A single template is the default. Empty if there are none.
 
-    They come from the first of these sources that has any: chat_template.jinja with the files of
-    additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError if a
-    template can't be read, and for several templates without a default.
+    The templates come from the first of these sources that has any: chat_template.jinja with the
+    files in additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError
+    if a template can't be read, or if there are several templates without a default.
     """
     found = _of_files(root)
     if not found:
@@ -267,7 +265,7 @@ def _of_files(root: Path) -> dict[str, TemplateSource]:
 
 
 def _of_value(path: Path, value: Any) -> dict[str, TemplateSource]:
-    """The templates in a JSON file's `chat_template`: a text, or several by name."""
+    """The templates in a JSON file's `chat_template`, which is a text, or several texts by name."""
     if value is None:
         return {}
     if isinstance(value, str):

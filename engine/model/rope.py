@@ -30,7 +30,7 @@ class Rope:
 
 
 def read_rope(model_config: dict[str, Any]) -> Rope:
-    """The rotary embedding in `rope_parameters`, where transformers 5 writes it, or else in
+    """The rotary embedding in `rope_parameters`, where transformers 5 writes it, or otherwise in
     `rope_scaling`. Raises ModelError if it is unknown or incomplete.
     """
     text = text_config(model_config)
@@ -41,8 +41,9 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     settings = dict(found)
     if any(isinstance(value, dict) for value in settings.values()):
         raise ModelError(
-            "config.json has a rotary embedding for each kind of layer in rope_parameters, where"
-            " ExLlamaV2 doesn't look: write rope_theta and rope_scaling, as transformers 4 does"
+            "config.json has a rotary embedding for each kind of layer in rope_parameters,"
+            " where ExLlamaV2 doesn't look: use rope_theta and rope_scaling instead, as"
+            " transformers 4 does"
         )
     if not named and "type" in settings and "rope_type" in settings:
         raise ModelError(
@@ -60,7 +61,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     if settings.get("partial_rotary_factor", partial) != partial:
         raise ModelError(
             "config.json has a partial_rotary_factor only in its rope_parameters, where ExLlamaV2"
-            " doesn't look: write it next to rope_parameters"
+            " doesn't look: put it next to rope_parameters instead"
         )
     for name in ("original_max_position_embeddings", "max_position_embeddings"):
         if text.get(name) is not None:  # takes precedence over a value inside
@@ -71,7 +72,7 @@ def read_rope(model_config: dict[str, Any]) -> Rope:
     original = "original_max_position_embeddings"
     if kind == "longrope" and not named and original not in model_config:
         raise ModelError(
-            f"config.json has {original} only in rope_scaling: write it at the top level"
+            f"config.json has {original} only in rope_scaling: move it to the top level"
         )
     theta = named.get("rope_theta")
     return Rope(kind, bool(named), None if theta is None else float(theta), settings)

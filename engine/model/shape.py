@@ -99,7 +99,7 @@ def _context(model_config: dict[str, Any], text: dict[str, Any]) -> int:
 
 
 def _count(text: dict[str, Any], *names: str, or_: int | None = None) -> int:
-    """The value of the first name that has one; `a.b` is b inside a."""
+    """The value of the first name that has a value; `a.b` means b inside a."""
     for name in names:
         outer, _, inner = name.rpartition(".")
         part = text.get(outer) if outer else text

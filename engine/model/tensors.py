@@ -16,8 +16,8 @@ MOST_BITS = 8.0  # of an EXL2 model; above this, it is float16
 
 
 def planned_sizes(shape: Shape, bits: float) -> dict[str, int]:
-    """Bytes of the tensors of a model with this shape, if its matrices have `bits` bits per
-    number.
+    """The bytes of the tensors in a model with this shape, if its matrices have `bits` bits per
+    weight.
     """
     hidden, width = shape.hidden_size, bits / 8
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
@@ -36,7 +36,7 @@ def planned_sizes(shape: Shape, bits: float) -> dict[str, int]:
 
 
 def read_sizes(root: Path) -> dict[str, int]:
-    """Bytes of each loaded tensor, by name. Raises ModelError for a damaged file."""
+    """The bytes of each loaded tensor, by name. Raises ModelError for a damaged file."""
     sizes: dict[str, int] = {}
     for file in sorted(root.glob("*.safetensors")):
         try:

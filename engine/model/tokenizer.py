@@ -22,9 +22,9 @@ ESCAPE = "\ufdd0"  # a noncharacter, refused in any text
 
 
 class Tokenizer:
-    """A model's tokenizer.json. Any number of threads may use it. Even a single text is encoded
-    with `encode_batch`, because `encode` would hold the GIL for the whole text and delay the engine
-    thread.
+    """A model's tokenizer, read from tokenizer.json. Any number of threads may use it. Even a
+    single text is encoded with `encode_batch`, because `encode` would hold the GIL for the whole
+    text and delay the engine thread.
     """
 
     def __init__(self, model_dir: ModelDir) -> None:
@@ -60,8 +60,8 @@ class Tokenizer:
         add_bos: bool = True,
         parse_special: bool = False,
     ) -> tuple[int, ...]:
-        """Token ids of a plain prompt: BOS, if the model requires it and the text lacks it, then
-        the text. Special tokens in the text are recognized only if `parse_special`. Raises
+        """Returns the token ids of a plain prompt, beginning with BOS if the model requires it and
+        the text lacks it. Special tokens in the text are recognized only if `parse_special`. Raises
         PromptTooLong for more than `max_tokens`.
         """
         _check(text)
@@ -75,8 +75,9 @@ class Tokenizer:
         return self._limited(with_bos, text, max_tokens)
 
     def encode_within(self, text: str) -> list[int] | None:
-        """Token ids of plain text inside another text, without the space that some tokenizers put
-        before a text. None if the resulting tokens don't have exactly the bytes of `text`.
+        """Returns the token ids of plain text inside another text, without the space that some
+        tokenizers put before a text. Returns None if the resulting tokens don't have exactly the
+        bytes of `text`.
         """
         for before in ("", "\n"):
             num_before = len(self._ordinary(before)) if before else 0
@@ -86,15 +87,15 @@ class Tokenizer:
         return None
 
     def encode_template(self, text: str, max_tokens: int) -> tuple[int, ...]:
-        """Token ids of a chat template's output, in which special tokens are recognized unless
-        escaped.
+        """Returns the token ids of a chat template's output, in which special tokens are recognized
+        unless escaped.
 
         Raises PromptTooLong for more than `max_tokens`.
         """
         return self._limited(self._encode_escaped, text, max_tokens)
 
     def guess(self, num_characters: int) -> int:
-        """The minimum number of tokens that texts of this total length probably have, judging by
+        """The minimum number of tokens that texts of this total length probably have, judging from
         the most recently encoded texts.
         """
         return self._density.guess(num_characters)
@@ -113,7 +114,7 @@ class Tokenizer:
         return self._first_character.sub(rf"\1{ESCAPE}", text)
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of `token_ids`, by default without special tokens."""
+        """Returns the text of `token_ids`, by default without special tokens."""
         known = [i for i in token_ids if i < len(self.pieces)]
         if self._beginning is not None:
             named = {} if skip_special else self.contents
@@ -124,8 +125,8 @@ class Tokenizer:
         return texts[0]
 
     def decode_given(self, token_ids: Sequence[int], max_tokens: int) -> str:
-        """The text of a client's tokens, including special ones. Raises InvalidJob for an id
-        without a token, and PromptTooLong for more than `max_tokens`.
+        """Returns the text of a client's tokens, including special tokens. Raises InvalidJob for an
+        id without a token, and PromptTooLong for more than `max_tokens`.
         """
         if len(token_ids) > max_tokens:
             raise PromptTooLong(
@@ -138,8 +139,8 @@ class Tokenizer:
         return self.decode(token_ids, skip_special=False)
 
     def decoder(self) -> TextDecoder:
-        """A decoder for text that continues other text, such as a completion. It leaves out special
-        tokens.
+        """Returns a decoder for text that continues other text, such as a completion. It leaves out
+        special tokens.
         """
         return TextDecoder(self.pieces)
 
@@ -155,7 +156,7 @@ class Tokenizer:
         try:
             text = self.piece(last).decode()
         except UnicodeDecodeError:
-            raise InvalidJob("the prompt ends with a part of a character", "healing") from None
+            raise InvalidJob("the prompt ends with an incomplete character", "healing") from None
         if not text or len(prompt) == 1:
             raise InvalidJob(
                 "the prompt ends with a special token, or has only one token", "healing"
@@ -163,8 +164,8 @@ class Tokenizer:
         return prompt[:-1], Healing(text, self.vocabulary.beginning_with(text.encode()))
 
     def breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
-        """The tokens that contain one of `texts`; for a text that no token contains, the last of
-        its tokens.
+        """Returns the tokens that contain one of `texts`. For a text that no token contains,
+        returns the last of its tokens.
         """
         token_ids: set[int] = set()
         for text in texts:
@@ -173,17 +174,17 @@ class Tokenizer:
         return tuple(sorted(token_ids))
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes that a token adds to a text; empty for a special token, or an id without a
-        token.
+        """Returns the bytes that a token adds to a text, which are empty for a special token or an
+        id without a token.
         """
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 
     def token(self, token_id: int) -> str:
-        """How the vocabulary spells a token, special or not; empty for an id without a token."""
+        """How the vocabulary spells a token, special or not. Empty for an id without a token."""
         return "" if token_id == self._place_id else self._tokenizer.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:
-        """The id of the token with this spelling in the vocabulary."""
+        """Returns the id of the token with this spelling in the vocabulary."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
@@ -218,7 +219,7 @@ class Tokenizer:
         return [next(found) if i == self._place_id else i for i in token_ids]
 
     def _ordinary(self, text: str) -> list[int]:
-        """Token ids of `text`, none of them a control token."""
+        """Returns the token ids of `text`, without any control token."""
         token_ids = self._batch(text)
         if self._forbidden_ids.isdisjoint(token_ids):
             return token_ids
@@ -230,7 +231,7 @@ class Tokenizer:
         ]
 
     def _spell(self, token_id: int) -> list[int]:
-        """The characters of a control token, one by one."""
+        """Returns the tokens of a control token's characters, one by one."""
         token_ids: list[int] = []
         for character in self._added[token_id].content:
             # Printable ASCII stands for itself in every vocabulary; encoded alone, it might get a
@@ -250,7 +251,7 @@ class Tokenizer:
 
     def _hide(self, token_ids: Iterable[int]) -> None:
         """Make the library treat these tokens in a text as ordinary characters. A template's own
-        tokens are inserted at the places that ESCAPE marks, with their effect on adjacent text.
+        tokens are inserted where ESCAPE marks them, with their effect on adjacent text.
         """
         flags = ("single_word", "lstrip", "rstrip", "normalized")
         hidden = [
@@ -263,7 +264,7 @@ class Tokenizer:
         self._place_id = self._tokenizer.token_to_id(ESCAPE)
 
     def _id_of(self, model_dir: ModelDir, name: str) -> list[int]:
-        """The token with this name in tokenizer_config.json, if there is one."""
+        """Returns the id of the token with this name in tokenizer_config.json, if there is one."""
         text = model_dir.special_token(name)
         token_id = self.token_id(text) if text else None
         return [] if token_id is None else [token_id]
@@ -280,8 +281,8 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def _blaming(what: str, param: str) -> Iterator[None]:
-    """Raises InvalidJob if the library fails with an Exception or a panic of Rust, such as for a
-    word without a token, or a regular expression that would backtrack forever.
+    """Raises InvalidJob if the library fails with an Exception or a Rust panic, for example on a
+    word without a token, or on a regular expression that would backtrack forever.
     """
     try:
         yield

@@ -1,5 +1,5 @@
-"""Detects the format of a model's weights from file names and first bytes, and explains why a
-format can't be read.
+"""Detects the format of a model's weights from file names and first bytes, and reports why a format
+can't be read.
 """
 
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from switchyard.engine.errors import ModelError
 
-READS = "EXL2, EXL3, 4-bit GPTQ and float16 are served, as .safetensors"
+READS = "This server reads EXL2, EXL3, 4-bit GPTQ and float16, in .safetensors files"
 INSTEAD = "use the model in one of these formats, or quantize the original"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # owner/model
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -40,7 +40,7 @@ def check_files(root: Path) -> None:
         raise _no_directory(root)
     if not (root / "config.json").exists() and (inside := _models_in(root)):
         raise ModelError(
-            f"{root} is not a model, but a folder of models: give one, such as {inside[0]}"
+            f"{root} is not a model, but a folder of models: choose one, such as {inside[0]}"
         )
     files = sorted(root.glob("*.safetensors"))
     for pattern, name in OTHER_FILES.items():
@@ -55,7 +55,7 @@ def check_files(root: Path) -> None:
 
 
 def check_format(root: Path, model_config: dict[str, Any]) -> None:
-    """Checks the format that config.json states. Raises ModelError."""
+    """Checks the format that config.json specifies. Raises ModelError."""
     told = model_config.get("quantization_config")
     quantization = told if isinstance(told, dict) else {}
     method = quantization.get("quant_method")
@@ -72,11 +72,13 @@ def check_format(root: Path, model_config: dict[str, Any]) -> None:
 
 
 def _no_directory(path: Path) -> ModelError:
-    """The error for a path that is not a directory, with a remedy."""
+    """Returns the error for a path that is not a directory, with a remedy."""
     if path.is_file():
         if path.suffix == ".gguf":
             return _refusal(path, FORMATS["gguf"])
-        return ModelError(f"{path} is a file: give the directory that has all of a model's files")
+        return ModelError(
+            f"{path} is a file: give the directory that contains all of the model's files"
+        )
     if HUB_NAME.fullmatch(str(path)):
         return ModelError(
             f"model directory {path} does not exist. Is it a name on Hugging Face? This server"
@@ -86,7 +88,9 @@ def _no_directory(path: Path) -> ModelError:
 
 
 def _models_in(root: Path) -> list[Path]:
-    """Model directories one or two levels below, as in a hub's cache and in collections."""
+    """The model directories one or two levels below `root`, as in Hugging Face's cache and in
+    collections.
+    """
     found = (*root.glob("*/config.json"), *root.glob("*/*/config.json"))
     return sorted(file.parent for file in found)
 

@@ -1,1 +1,1 @@
-"""The table of models: which engine serves which name, and how engines are loaded and unloaded."""
+"""The table of models, which maps names to engines, and the loading and unloading of engines."""

@@ -80,7 +80,7 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        """Whether the engine itself answers requests, by accepting them or by refusing them with a
+        """Whether the engine itself handles requests, either accepting them or refusing them with a
         reason.
         """
         engine = self.instance.engine
@@ -90,7 +90,7 @@ class Entry:
 
     @property
     def is_sure_to_load(self) -> bool:
-        """Whether a running change will load the model without having to wait for room."""
+        """Whether a change in progress will load the model without having to wait for room."""
         load = self.load
         if load is None or load.is_unload:
             return False
@@ -124,7 +124,7 @@ class Entry:
         return "loading"
 
     def status(self, aliases: tuple[str, ...], is_started: bool, now: float) -> "ModelStatus":
-        """`is_started`: whether the table has started its models. `now`: the time on the table's
+        """`is_started`: whether the table has started its models. `now`: a time on the table's
         clock.
         """
         one, load = self.instance, self.load
@@ -149,7 +149,8 @@ class Entry:
         """Raises NotOurs for a shared engine."""
         if at := self.instance.served.config.at:
             raise NotOurs(
-                f"model {self.name} runs in shared engines, at {', '.join(at)}: restart those"
+                f"model {self.name} runs in shared engines at {', '.join(at)}: restart those"
+                " engines"
             )
 
 
@@ -171,7 +172,7 @@ class ModelStatus:
 
 
 class Lease:
-    """A hold on an engine. Until `release`, no eviction closes the engine."""
+    """A hold on an engine. The engine can't be evicted until `release`."""
 
     __slots__ = ("_release", "engine")
 

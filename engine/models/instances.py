@@ -1,4 +1,4 @@
-"""Creates instances for an entry of the table, and points the entry to them."""
+"""Creates instances for entries in the table, and points the entries to them."""
 
 import threading
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Instances:
         self._open = open
 
     def make(self, entry: Entry, served: Served) -> Instance:
-        """Create an engine for the name, without starting it. Raises ModelError."""
+        """Create an engine for the entry's name, without starting it. Raises ModelError."""
         served = replace(served, config=replace(served.config, name=entry.name))
         return Instance(served, self._open(served))
 

@@ -49,7 +49,9 @@ class Lessor:
 
     @contextlib.contextmanager
     def _waiting(self, entry: Entry) -> Iterator[None]:
-        """Counts waiting requests, because each holds a request thread. Raises Full."""
+        """Limits the number of waiting requests, because each holds a request thread. Raises
+        Full.
+        """
         with self._changed:
             number, most = entry.num_waiting, max(entry.instance.served.config.max_pending, 1)
             if number >= most:
@@ -68,7 +70,7 @@ class Lessor:
     # Under the lock
 
     def _lease(self, entry: Entry) -> Lease | None:
-        """A lease; None if the engine doesn't exist yet."""
+        """Returns a lease, or None if the engine doesn't exist yet."""
         if self.is_open and (entry.yields_to is not None or not entry.is_there):
             return None
         instance = entry.instance
@@ -77,7 +79,7 @@ class Lessor:
         return Lease(instance.engine, lambda: self._release(instance))
 
     def _begin(self, entry: Entry) -> Load:
-        """Begin a load. Raises Refused if a request may not load the model."""
+        """Begin to load the model. Raises Refused if requests may not load it."""
         if entry.instance.served.load == "manual":
             why = f": {entry.error}" if entry.error is not None else ""
             raise Unloaded(
@@ -97,9 +99,9 @@ class Lessor:
 
 
 def _refusal(entry: Entry, load: Load, wait: float) -> Refused:
-    """The error for a request whose load failed."""
+    """Returns the error for a request whose load failed."""
     if load.is_cancelled:
-        return Unloaded(f"model {entry.name} was unloaded before its load had ended", RETRY)
+        return Unloaded(f"model {entry.name} was unloaded before it had loaded", RETRY)
     if isinstance(load.error, Loading):
         return Loading(str(load.error), RETRY)
     return Dead(f"model {entry.name}: {load.error}", max(wait, 1.0))

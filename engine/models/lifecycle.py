@@ -73,7 +73,7 @@ class Lifecycle:
         return load
 
     def swap(self, entry: Entry, served: Served, way: Way | None) -> Load:
-        """`way`: None means "beside" if memory allows, else "drain". Raises LoadUnderWay."""
+        """`way`: None means "beside" if memory allows, otherwise "drain". Raises LoadUnderWay."""
         entry.was_unloaded = False
 
         def work(entry: Entry, load: Load) -> None:
@@ -83,7 +83,7 @@ class Lifecycle:
         return self._begin(entry, work, is_waited_for=is_load, is_load=is_load)
 
     def tick(self) -> None:
-        """Called regularly to unload models after their idle timeout and to reload lost ones."""
+        """Called regularly to unload models after their idle timeout and to reload lost models."""
         now = self.clock()
         for entry in self._entries.values():
             instance = entry.instance
@@ -99,11 +99,11 @@ class Lifecycle:
                 self.load(entry)
 
     def wait_of(self, entry: Entry) -> float:
-        """Seconds until a failed model may be loaded again."""
+        """The seconds until a failed model may be loaded again."""
         return entry.retry_at - self.clock() if entry.error is not None else 0.0
 
     def note_loss(self, entry: Entry) -> None:
-        """Called when the engine has stopped without a command. Idempotent."""
+        """Called when the engine has stopped by itself. Idempotent."""
         if not entry.was_lost:
             entry.was_lost = True
             self._fail(entry, entry.instance.engine.error)
@@ -204,7 +204,7 @@ class Lifecycle:
             self._room.let_go_on(instance)
 
     def _start_once_more(self, entry: Entry, instance: Instance, load: Load) -> None:
-        """Load. If there is no room after all, evict one more model and try once more."""
+        """Load the model. If there is no room after all, evict one more model and try once more."""
         try:
             self._start(instance, load)
         except NoRoom:
@@ -219,7 +219,9 @@ class Lifecycle:
                 raise Closed(f"model {engine.config.name} was unloaded before its load had ended")
             engine.start()
         if not engine.wait_until_loaded() or load.is_cancelled:
-            error = engine.error or Closed(f"model {engine.config.name} was unloaded meanwhile")
+            error = engine.error or Closed(
+                f"model {engine.config.name} was unloaded in the meantime"
+            )
             engine.close(timeout=RELEASE)
             raise error
         with self._changed:
@@ -267,8 +269,8 @@ class Lifecycle:
                 entry.retiring.remove(old)
 
     def _swap_in_turn(self, entry: Entry, load: Load, old: Instance, new: Instance) -> None:
-        """End the old engine, then load the new one; requests wait. If that fails, load the old
-        configuration again.
+        """End the old engine, then load the new engine, while requests wait. If that fails, load
+        the old configuration again.
         """
         with self._changed:
             load.is_waited_for = True
@@ -282,7 +284,7 @@ class Lifecycle:
             try:
                 self._start(again, load)
             except EngineError as reason:
-                message = f"{error}; and the former model can't be loaded again: {reason}"
+                message = f"{error}; and the former model could not be loaded again: {reason}"
                 raise ModelError(message) from reason
             raise type(error)(f"{error}; the former model is loaded again") from error
 

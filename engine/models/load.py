@@ -1,4 +1,4 @@
-"""A change to an entry of the table, and the order in which changes run."""
+"""A change to an entry in the table, and the order in which changes run."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ Way = Literal["beside", "drain"]  # of a swap: load before the end of the old en
 
 
 class Load:
-    """A load, a swap or an unload. Several threads may wait for it."""
+    """A load, a swap or an unload, for which several threads may wait."""
 
     def __init__(
         self,
@@ -22,8 +22,8 @@ class Load:
         is_load: bool = False,
         is_unload: bool = False,
     ) -> None:
-        """`is_waited_for`: whether requests for the name wait for its end. `is_load`: False for a
-        swap of a loaded model.
+        """`is_waited_for`: whether requests for the name wait for the end of the change. `is_load`:
+        False for a swap of a loaded model.
         """
         self.name = name
         self.is_waited_for = is_waited_for
@@ -46,8 +46,9 @@ class Load:
 
     @property
     def progress(self) -> float | None:
-        """Progress from 0 to 1; None while unknown. During a second attempt, with another engine,
-        the value stays until the progress exceeds that of the first attempt.
+        """The progress from 0 to 1, or None while it is unknown. During a second attempt, with
+        another engine, the value stays the same until the progress exceeds that of the first
+        attempt.
         """
         now = None if self.engine is None else self.engine.progress
         with self._lock:
@@ -56,8 +57,8 @@ class Load:
             return self._progress
 
     def wait(self, timeout: float | None = None) -> float | None:
-        """Returns the progress after `timeout` seconds, 0 if unknown, or None as soon as the change
-        has ended. Raises the error of a failed change.
+        """Returns the progress after `timeout` seconds (0 if unknown), or None as soon as the
+        change has ended. Raises the error of a failed change.
         """
         if not self._done.wait(timeout):
             return self.progress or 0.0

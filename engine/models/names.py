@@ -11,7 +11,7 @@ MOST_LISTED = 10  # names in an error
 
 
 def listed(names: Collection[str]) -> str:
-    """Some of the names, for a short error message."""
+    """Lists some of the names, for a short error message."""
     few = ", ".join(islice(names, MOST_LISTED))
     more = len(names) - MOST_LISTED
     return f"{few} and {more} more" if more > 0 else few or "none"
@@ -44,8 +44,8 @@ class Names:
         aliases: Mapping[str, str],
         default: str | None = None,
     ) -> None:
-        """`default`: the model for requests without a name; if None, the first. Raises ModelError
-        for an alias of an unknown model.
+        """`default`: the model for requests without a name, which is the first model if None.
+        Raises ModelError for an alias of an unknown model.
         """
         self._entries = entries
         self._changed = changed
@@ -77,14 +77,14 @@ class Names:
         return tuple(alias for alias, name in self._aliases.items() if name == entry.name)
 
     def only(self, entries: Mapping[str, Entry]) -> "Names":
-        """A view of only some entries."""
+        """Returns a view of only some entries."""
         some = Names(entries, self._changed, {}, self.default)
         some._aliases = self._aliases
         return some
 
     def _aliased(self, name: str) -> str:
-        """The target of the alias `name` or, without one, of the longest alias with `*` that
-        matches.
+        """The target of the alias `name` or, if there is no such alias, of the longest matching
+        alias with `*`.
         """
         with self._changed:
             fitting = [a for a in self._aliases if a.endswith("*") and name.startswith(a[:-1])]

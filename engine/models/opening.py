@@ -31,7 +31,7 @@ from switchyard.engine.trial.trial import check_tried
 
 def open_engine(config: ModelConfig, readers: Sequence[str] = ()) -> Engine:
     """Create an engine with the link that `config` names, without starting it. The model's
-    directory is tried first, see `try_directories`. Raises ModelError.
+    directory is tried first (see `try_directories`). Raises ModelError.
     """
     if config.at:
         return _open_shared(config, readers)
@@ -58,7 +58,7 @@ def own_config(config: ModelConfig) -> ModelConfig:
 
 def open_host(config: ModelConfig, at: str) -> Host:
     """Create a shared engine that will listen at `at`, without starting it. It runs in this process
-    or, if there are several replicas, in a process for each. Raises ModelError.
+    or, if there are several replicas, in a process for each replica. Raises ModelError.
     """
     check_gpus(config)
     key = _key_of(config, [at])
@@ -74,16 +74,16 @@ def open_host(config: ModelConfig, at: str) -> Host:
 
 
 def look_at(config: ModelConfig, at: str) -> int:
-    """The process id of the shared engine at `at`, if it would accept a server. Raises EngineError,
-    OSError, EOFError.
+    """Returns the process id of the shared engine at `at`, if it would accept a server. Raises
+    EngineError, OSError, EOFError.
     """
     fingerprint = ModelDir.read(config.path).fingerprint
     return look(at, _key_of(config, [at])(), fingerprint).pid
 
 
 def ask_engine(at: str, engine_key_file: str | None) -> Welcome:
-    """The state of the shared engine at `at`, whichever model it runs. Raises EngineError, OSError,
-    EOFError.
+    """Returns the state of the shared engine at `at`, whichever model it runs. Raises EngineError,
+    OSError, EOFError.
     """
     key = KeyFile(engine_key_file)
     check(at)
@@ -111,14 +111,14 @@ def _open_shared(config: ModelConfig, readers: Sequence[str]) -> Engine:
 
 
 def engines_of(config: ModelConfig) -> list[str]:
-    """The addresses of the shared engines that exist now. Raises ModelError, and OSError or
+    """Returns the addresses of the shared engines that exist now. Raises ModelError, and OSError or
     ValueError if a source can't be read.
     """
     return Members(config.at, partial(_check, bool(_key_of(config, config.at)()))).read()
 
 
 def _key_of(config: ModelConfig, at: Sequence[str]) -> KeyFile:
-    """Raises ModelError, including for an invalid address or source."""
+    """Raises ModelError, for example for an invalid address or source."""
     key = KeyFile(config.engine_key_file)
     for one in at:
         _check(bool(key()), one)
@@ -144,8 +144,8 @@ def _to_process(config: ModelConfig, deliver: Deliver) -> PipeLink:
 
 def has_own_process(config: ModelConfig) -> bool:
     """Whether the engine runs in its own process. By default it does on a GPU, where request
-    threads in the same process would cost up to half of its speed. On the CPU, a separate process
-    gains nothing.
+    threads in the same process would cost up to half its speed. On the CPU, a separate process has
+    no advantage.
     """
     if config.replicas > 1:
         return True
@@ -157,7 +157,7 @@ def has_own_process(config: ModelConfig) -> bool:
 def _open(
     make: Callable[..., Backend], config: ModelConfig, grammars: Grammars | None, deliver: Deliver
 ) -> Backend:
-    """Called on the engine thread, perhaps in another process."""
+    """Called on the engine thread, possibly in another process."""
 
     def tell_progress(share: float) -> None:
         deliver([LoadProgress(share)])

@@ -1,4 +1,4 @@
-"""Makes room for a model by evicting others."""
+"""Makes room for a model by evicting other models."""
 
 import logging
 import threading
@@ -27,8 +27,8 @@ class Look(Protocol):
 
 
 class Room:
-    """The lock `changed` guards the entries, and is not held while engines end. For each GPU, only
-    one change at a time calls these methods.
+    """The lock `changed` guards the entries, and is not held while engines end. Only one change at
+    a time calls these methods for each GPU.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Room:
         max_loaded: int = 0,
         look: Look = residency,
     ) -> None:
-        """`max_loaded`: the maximum number of engines; 0: limited only by memory."""
+        """`max_loaded`: the maximum number of engines, or 0 if only memory limits the number."""
         self._entries = entries
         self._changed = changed
         self._max_loaded = max_loaded
@@ -50,11 +50,11 @@ class Room:
     ) -> Literal["there", "busy", "none"]:
         """Evict idle models, least recently used first, until there is room.
 
-        "there": there is room. "busy": there will be room after other models have finished their
-        jobs, loads or unloads; with `is_pressing`, these models accept no more requests until
-        `let_go_on`. "none": according to the estimate there is neither room nor another model to
-        evict, so the loader decides. Raises NoRoom, before any eviction, if evicting all other
-        models would not suffice.
+        Returns "there" if there is room. Returns "busy" if there will be room after other models
+        have finished their jobs, loads or unloads; with `is_pressing`, these models accept no more
+        requests until `let_go_on`. Returns "none" if, according to the estimate, there is neither
+        room nor another model to evict; the loader then decides. Raises NoRoom, before any
+        eviction, if evicting all other models would not suffice.
         """
         found = self._make(instance, is_pressing)
         # Meanwhile, a change on other GPUs may have taken the place.
@@ -65,7 +65,7 @@ class Room:
         idle, busy, num_loaded = self._others(instance)
         excess = max(num_loaded + 1 - self._max_loaded, 0) if self._max_loaded else 0
         if excess > len(idle) + len(busy):
-            raise NoRoom(f"{num_loaded} models stay loaded, and max_loaded is {self._max_loaded}")
+            raise NoRoom(f"{num_loaded} models stay loaded, but max_loaded is {self._max_loaded}")
         free = self._look.free(needed.keys())
         names = residency.victims(needed, free, idle, excess)
         if names is None:
@@ -110,7 +110,7 @@ class Room:
             raise _no_room(new.needed, free, gone)
 
     def evict_one(self, but: Instance) -> bool:
-        """Evict the least recently used idle model. Returns whether there was one."""
+        """Evict the least recently used idle model. Returns whether there was an idle model."""
         idle, _, _ = self._others(but)
         return bool(idle) and self._evict([min(idle, key=lambda one: one.used).name])
 
@@ -123,7 +123,7 @@ class Room:
         instance.engine.close(left, RELEASE)
 
     def _take_place(self, instance: Instance) -> bool:
-        """Take one of the `max_loaded` places until `let_go_on`. Returns whether there was one."""
+        """Take one of the `max_loaded` places until `let_go_on`. Returns whether one was free."""
         if not self._max_loaded:
             return True
         with self._changed:
@@ -133,8 +133,8 @@ class Room:
             return True
 
     def _in_places(self, but: Instance) -> list[Entry]:
-        """The models that count towards `max_loaded`, including those that will be loaded in any
-        case, such as with the server or by a swap. The caller holds the lock.
+        """The models that count towards `max_loaded`, including models that will be loaded in any
+        case, for example with the server or by a swap. The caller holds the lock.
         """
         return [
             entry
@@ -144,8 +144,8 @@ class Room:
         ]
 
     def _others(self, instance: Instance) -> tuple[list[Resident], list[Resident], int]:
-        """The models that may be evicted, idle and busy; and the number of places taken. A model
-        that is being loaded or unloaded is busy.
+        """The idle models and the busy models that may be evicted, and the number of places taken.
+        A model that is being loaded or unloaded is busy.
         """
         with self._changed:
             loaded = self._in_places(instance)
@@ -163,8 +163,8 @@ class Room:
         return idle, busy, len(loaded)
 
     def _taken(self, instance: Instance) -> Mapping[Place, int]:
-        """The estimated bytes of a loaded model. If the model was loaded with the server, they are
-        estimated only now.
+        """The estimated memory of a loaded model, in bytes. If the model was loaded with the
+        server, its memory is estimated only now.
         """
         return instance.needed or self._look.needed(instance.served.config)
 
@@ -180,7 +180,7 @@ class Room:
                     entry.yields_to = instance
 
     def _evict(self, names: Sequence[str]) -> bool:
-        """Unload the models. Returns whether all were still idle, and are now unloaded."""
+        """Unload the models. Returns whether all were still idle and have been unloaded."""
         for name in names:
             entry = self._entries[name]
             with self._changed:
@@ -199,7 +199,7 @@ class Room:
 def _no_room(
     needed: Mapping[Place, int], free: Mapping[Place, int], gone: Sequence[Resident]
 ) -> NoRoom:
-    """The error, with the sums, for a model that has no room even without `gone`."""
+    """Returns the error, with figures, for a model that has no room even without `gone`."""
     sums = []
     for place, size in needed.items():
         there = free.get(place, 0) + sum(one.taken.get(place, 0) for one in gone)

@@ -1,4 +1,4 @@
-"""The table of models: which engine serves which name."""
+"""The table of models, which maps each name to an engine."""
 
 import copy
 import os
@@ -28,7 +28,7 @@ TICK = 1.0  # seconds between checks for idle and lost models
 
 
 class Models:
-    """All models of this server, by name. Any thread."""
+    """All models on this server, by name. Any thread."""
 
     is_final = True  # if its only model or a first load fails, the process ends without a retry
 
@@ -44,12 +44,12 @@ class Models:
         look: Look = residency,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`aliases`: maps aliases to model names; an alias may end in `*`, which matches any rest.
-        `default`: the model for requests without a name; if None, the first. `max_loaded`: the
-        maximum number of engines; 0: limited only by memory. `load_wait`: seconds that a request
-        waits for its model. Raises ModelError for an alias of an unknown model, and for files of a
-        model with load = "start" that can't be read. If files of another model can't be read, only
-        that model fails, as its `status` shows.
+        """`aliases`: maps aliases to model names; an alias may end in `*`, which matches any
+        ending. `default`: the model for requests without a name, which is the first model if None.
+        `max_loaded`: the maximum number of engines, or 0 if only memory limits the number.
+        `load_wait`: seconds that a request waits for its model. Raises ModelError for an alias of
+        an unknown model, and for a model with load = "start" whose files can't be read. If another
+        model's files can't be read, only that model fails, as its `status` shows.
         """
         self._changed = threading.Condition()  # guards entries, aliases, the attributes below
         self._open = open
@@ -71,7 +71,7 @@ class Models:
 
     @property
     def engines(self) -> list[Engine]:
-        """The engines of all names, and replaced engines that are finishing their jobs."""
+        """The engines for all names, and replaced engines that are finishing their jobs."""
         with self._changed:
             entries = list(self._entries.values())
             return [one.engine for entry in entries for one in (entry.instance, *entry.retiring)]
@@ -93,13 +93,13 @@ class Models:
         return all(e.state == "ready" for e in entries if e.instance.served.load == "start")
 
     def get(self, name: str | None = None) -> Engine:
-        """The engine of a name or an alias, or the default engine, for reading its state. The
-        engine may be unloaded; to submit jobs, take a `lease`. Raises ModelNotFound.
+        """Returns the engine for a name or an alias, or the default engine, for reading its state.
+        The engine might not be loaded; to submit jobs, take a `lease`. Raises ModelNotFound.
         """
         return self._names.find(name).instance.engine
 
     def served(self, name: str | None = None) -> Served:
-        """The current configuration. Raises ModelNotFound."""
+        """Returns the model's current configuration. Raises ModelNotFound."""
         return self._names.find(name).instance.served
 
     def status(self, name: str | None = None) -> ModelStatus:
@@ -110,14 +110,14 @@ class Models:
             return entry.status(aliases, self._process is not None, self._life.clock())
 
     def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
-        """A lease of the engine, for submitting jobs. If requests may load the model, this loads it
-        and waits; `check` is called regularly, and ends the wait if it raises. Raises
+        """Returns a lease of the engine, for submitting jobs. If requests may load the model, loads
+        it and waits. `check` is called regularly, and ends the wait by raising an error. Raises
         ModelNotFound, Refused.
         """
         return self._lessor.lease(self._names.find(name), check)
 
     def load(self, name: str) -> Load | None:
-        """Begin to load a model of the table. Returns None if it is loaded. Raises ModelNotFound,
+        """Begin to load a model in the table. Returns None if it is loaded. Raises ModelNotFound,
         LoadUnderWay.
         """
         entry = self._names.find(name)
@@ -137,14 +137,14 @@ class Models:
         name = served.config.name
         with self._changed:
             if name in self._entries:
-                raise ModelError(f"there are two models called {name!r}", "models")
+                raise ModelError(f"there are two models named {name!r}", "models")
             entry = self._entries[name] = Entry(name, Instance(served, engine))
             entry.error = engine.reason if isinstance(engine, Unread) else None
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Replace the model that has the configuration's name. A model with a new name is added and
-        loaded. `way`: load "beside" the old engine, or "drain" that first; None: "beside" if memory
-        allows. `is_default`: make it the default model once it is loaded. Raises ModelError.
+        loaded. `way`: load "beside" the old engine, or "drain" that first; None means "beside" if
+        memory allows. `is_default`: make it the default model once it is loaded. Raises ModelError.
         """
         name = served.config.name
         if name not in self._entries:
@@ -159,8 +159,8 @@ class Models:
             return load
 
     def unload(self, name: str, drain: float | None = None) -> Load:
-        """Begin to unload the model. Its engine ends after its last job or after `drain` seconds;
-        None: the model's own setting. Raises ModelNotFound, LoadUnderWay, NotOurs.
+        """Begin to unload the model. Its engine ends after its last job or after `drain` seconds.
+        None means the model's own setting. Raises ModelNotFound, LoadUnderWay, NotOurs.
         """
         entry = self._names.find(name)
         with self._changed:
@@ -168,8 +168,8 @@ class Models:
             return self._life.unload(entry, entry.instance.served.drain if drain is None else drain)
 
     def keep(self, name: str, idle_timeout: float) -> None:
-        """From now until the model is swapped, use this idle timeout, in seconds; 0: the model is
-        never unloaded. Raises ModelNotFound.
+        """Use this idle timeout, in seconds, from now until the model is swapped. With 0, the model
+        is never unloaded. Raises ModelNotFound.
         """
         entry = self._names.find(name)
         with self._changed:
@@ -186,14 +186,14 @@ class Models:
         self._names.default = self._names.find(name).name
 
     def only(self, names: Collection[str]) -> "Models":
-        """A view that contains only some of the models, with the same engines."""
+        """Returns a view that contains only some of the models, with the same engines."""
         some = copy.copy(self)
         some._entries = {name: entry for name, entry in self._entries.items() if name in names}
         some._names = self._names.only(some._entries)
         return some
 
     def start(self) -> None:
-        """Begin to load the models with load = "start"; returns at once."""
+        """Begin to load the models with load = "start". Returns at once."""
         self._process = os.getpid()
         self._lessor.is_open = True
         with self._changed:
@@ -205,8 +205,9 @@ class Models:
         self._alarm = ALARMS.set(TICK, self._tick)
 
     def wait_until_loaded(self, timeout: float | None = None) -> bool:
-        """Returns whether the models with load = "start" are ready within `timeout` seconds; False
-        at once if one has failed. Raises RuntimeError if `start` was not called in this process.
+        """Returns whether the models with load = "start" are ready within `timeout` seconds.
+        Returns False at once if one has failed. Raises RuntimeError if `start` was not called in
+        this process.
         """
         if self._process != os.getpid():
             raise RuntimeError("these models were not started in this process: call start")
@@ -221,9 +222,9 @@ class Models:
         return True
 
     def wait_until_stopped(self, timeout: float | None = None) -> Engine | None:
-        """Returns the next engine that has stopped for good; None if no engine stops within
-        `timeout` seconds. An engine with an `error` stopped by itself, and only another process can
-        serve its model.
+        """Returns the next engine that has stopped for good, or None if no engine stops within
+        `timeout` seconds. An engine with an `error` has stopped by itself, and only another process
+        can serve its model.
         """
         try:
             return self._stopped.get(timeout=timeout)
@@ -231,7 +232,7 @@ class Models:
             return None
 
     def drain(self) -> None:
-        """Make all engines refuse new jobs; returns at once."""
+        """Make all engines refuse new jobs. Returns at once."""
         self._end_life()
         for engine in self.engines:
             engine.drain()

@@ -1,4 +1,4 @@
-"""Represents a model whose files can't be read, until a load can read them."""
+"""Represents a model whose files can't be read, until it can be loaded."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_if_readable(open: Callable[[Served], Engine], served: Served) -> Engine:
-    """The engine of a model, or an Unread if its files can't be read."""
+    """Returns the engine of a model, or an Unread if its files can't be read."""
     try:
         return open(served)
     except ModelError as error:

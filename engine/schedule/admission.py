@@ -43,7 +43,7 @@ class Stands(Protocol):
 
 
 def check_number(num_jobs: int, max_jobs: int) -> None:
-    """Raises InvalidJob for more jobs than the engine could ever hold."""
+    """Raises InvalidJob if there are more jobs than the engine could ever hold."""
     if num_jobs > max_jobs:
         raise InvalidJob(
             f"{num_jobs} choices exceed the {max_jobs} jobs that this server can hold",
@@ -54,7 +54,7 @@ def check_number(num_jobs: int, max_jobs: int) -> None:
 def max_new_tokens(
     prompt_tokens: int, asked: int | None, info: ModelInfo, config: ModelConfig
 ) -> int:
-    """See `Engine.max_new_tokens`."""
+    """Does the work of `Engine.max_new_tokens`."""
     limit = most_tokens(info)
     room = limit - prompt_tokens
     default = room if config.default_max_tokens is None else config.default_max_tokens
@@ -74,7 +74,7 @@ def max_new_tokens(
 
 
 def most_tokens(info: ModelInfo) -> int:
-    """The maximum number of tokens of a job's prompt and completion together."""
+    """The maximum number of tokens in a job's prompt and completion together."""
     return min(info.max_seq_len, info.num_pages * info.page_size) - info.num_draft_tokens
 
 
@@ -108,7 +108,7 @@ def check(job: Job, info: ModelInfo, config: ModelConfig) -> None:
         if not 0 <= (getattr(job, name) or 0) <= info.vocab_size:
             raise InvalidJob(f"{name} must be from 0 to {info.vocab_size}", name)
     if job.max_new_tokens < (job.prompt_logprobs is None):
-        raise InvalidJob("at least one new token must be requested", "max_new_tokens")
+        raise InvalidJob("the request must allow at least one new token", "max_new_tokens")
     if job.min_new_tokens > job.max_new_tokens:
         raise InvalidJob(
             f"min_tokens {job.min_new_tokens} exceeds max_tokens, which is {job.max_new_tokens}",
@@ -170,7 +170,7 @@ def refusal(
     prompt_tokens: int = 0,
 ) -> EngineError | None:
     """Returns a new error if an engine in this state, with this backlog, can't accept `num_jobs`
-    more jobs with `prompt_tokens` tokens now; otherwise None.
+    more jobs with `prompt_tokens` tokens now. Otherwise returns None.
     """
     state, max_jobs = stands.state, stands.max_jobs(config)
     if state not in ("ready", "recovering"):
@@ -187,7 +187,7 @@ def refusal(
 
 
 def end(phase: Phase, state: State, error: EngineError | None, name: str) -> EngineError:
-    """Returns a new error for a job that an engine gives up. A job that never began can run
+    """Returns a new error for a job that an engine gives up. A job that has not begun can run
     elsewhere.
     """
     if error is None:

@@ -1,5 +1,5 @@
-"""Timers that share one thread, because a thread for each would cost as much as the rest of a small
-request.
+"""Timers that share one thread, because a separate thread for each would cost as much as the rest
+of a small request.
 """
 
 import heapq
@@ -43,7 +43,7 @@ class Alarm:
 
 
 class Alarms:
-    """A set of alarms. Its thread runs while there are any."""
+    """A set of alarms. Its thread runs while there are alarms."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # guards the rest; notified of an earlier alarm
@@ -54,8 +54,8 @@ class Alarms:
         self._thread: threading.Thread | None = None  # None unless it runs
 
     def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Called on any thread, even during garbage collection. `call` must be short, because it
-        delays other alarms.
+        """May be called on any thread, even during garbage collection. `call` must be short,
+        because it delays other alarms.
         """
         alarm, due = Alarm(call), time.monotonic() + seconds
         with self._changed:
@@ -69,8 +69,8 @@ class Alarms:
         return alarm
 
     def rest(self) -> None:
-        """If no alarm is left, wait until the thread has ended. It ends soon even without this
-        call. An alarm must not call this.
+        """If no alarm is left, wait until the thread has ended. The thread ends soon even without
+        this call. An alarm must not call this method.
         """
         with self._changed:
             thread = self._thread
@@ -108,7 +108,7 @@ class Alarms:
                     return
 
     def _wait(self) -> list[Alarm]:
-        """Wait for the next alarm, or until cancelled alarms are to be dropped."""
+        """Wait for the next alarm, or until cancelled alarms have to be dropped."""
         due: list[Alarm] = []
         with self._changed:
             now = time.monotonic()

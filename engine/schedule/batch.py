@@ -13,9 +13,7 @@ GROW_AFTER = 100  # iterations with a token until the limit grows by one job
 
 @dataclass(slots=True)
 class Loop:
-    """A job whose text repeats itself. `last`: the job's end, if that came in the same
-    iteration.
-    """
+    """A job whose text repeats itself. `last`: the job's end, if it came in the same iteration."""
 
     job: Job
     new_tokens: int  # up to the end of the loop's last chunk
@@ -44,9 +42,9 @@ class Loop:
 
 
 class Batch:
-    """Knows which jobs may run again, and how many may run at once. A job whose client has no text
-    yet can start over unnoticed. It does so only once, because it may be the job that makes the
-    batch fail.
+    """Knows which jobs may run again, and how many may run at once. A job whose client has received
+    no text yet can start over unnoticed. It does so only once, because it may be the job that makes
+    the batch fail.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -79,14 +77,14 @@ class Batch:
             self._detectors[job.identifier] = LoopDetector(job.min_new_tokens)
 
     def end(self, identifier: str) -> None:
-        """Forget a job, including a waiting one that was put back."""
+        """Forget a job, even if it was put back and is waiting."""
         self._jobs.pop(identifier, None)
         self._emitted.discard(identifier)
         self._detectors.pop(identifier, None)
         self._put_back.discard(identifier)
 
     def note(self, events: Iterable[JobEvent]) -> bool:
-        """Process the events of an iteration. Returns whether a token was among them."""
+        """Process the events of an iteration. Returns whether the iteration produced a token."""
         is_good = False
         for event in events:
             match event:
@@ -107,8 +105,8 @@ class Batch:
 
     def cut_loops(self, events: list[JobEvent]) -> tuple[list[JobEvent], list[Loop]]:
         """Returns the events of an iteration that are to be delivered, and the jobs whose text
-        began to repeat itself. A job's events after the chunk that completes a loop are dropped, so
-        that the result does not depend on the number of draft tokens. Each job is returned once,
+        began to repeat itself. After the chunk that completes a loop, a job's events are dropped,
+        so that the result does not depend on the number of draft tokens. Each job is returned once,
         and stays in the batch until `end`.
         """
         if not self._detectors:
@@ -130,8 +128,8 @@ class Batch:
         return kept, list(loops.values())
 
     def put_back(self, identifier: str) -> Job | None:
-        """Take a job out and return it, so that it can run again. Returns None if it must not run
-        again.
+        """Take a job out of the batch and return it, so that it can run again. Returns None if the
+        job must not run again.
         """
         if identifier in self._emitted or identifier in self._put_back:
             return None
@@ -140,7 +138,7 @@ class Batch:
         return self._jobs.pop(identifier)
 
     def break_up(self, cause: str) -> tuple[list[Job], list[Failed]]:
-        """Take out the jobs that may run again, and end the others."""
+        """Take the jobs that may run again out of the batch, and end the others."""
         again = [self.put_back(identifier) for identifier in self.identifiers]
         return [job for job in again if job is not None], self._fail(cause)
 

@@ -11,13 +11,13 @@ LEAST_SHARE = 32  # tokens; a smaller part of a prompt, alongside others, is not
 class Budget:
     """The number of prompt tokens for each iteration, shared by the prompts in the order in which
     they started. While no prompt waits, the number is `usual`. It doubles with each iteration in
-    which a prompt waits, up to `most`, and afterwards falls back. It never exceeds what keeps an
-    iteration within `gap`, judging by the iterations measured so far, but is at least a quarter of
-    `usual`, because prompts must continue.
+    which a prompt waits, up to `most`, and afterwards falls back. Judging from the iterations
+    measured so far, the number never makes an iteration exceed `gap`, but it is at least a quarter
+    of `usual`, because prompts must continue.
     """
 
     def __init__(self, usual: int, most: int, gap: float = math.inf) -> None:
-        """`gap`: seconds."""
+        """`gap`: the maximum time of an iteration, in seconds."""
         self._usual = min(usual, most)
         self._most = most
         self._gap = gap
@@ -39,8 +39,8 @@ class Budget:
         return max(min(wanted, self._within_gap()), self.least)
 
     def has_room(self, num_left: int, most: int) -> bool:
-        """Whether another prompt gets a share of the next iteration. `num_left`: how many tokens
-        the prompts that have started still need. `most`: the number of prompt tokens for that
+        """Whether another prompt gets a share of the next iteration. `num_left`: the number of
+        tokens left in the prompts that have started. `most`: the number of prompt tokens for that
         iteration.
         """
         has_room = num_left + LEAST_SHARE <= most or not num_left
@@ -54,7 +54,7 @@ class Budget:
     def share(self, num_left: int) -> int:
         """Returns how many tokens the next prompt gets in this iteration. The prompt has `num_left`
         tokens left. If these don't all fit, the share is a power of two, because other sizes don't
-        match a shared pass and would need their own.
+        match a shared pass and would need their own pass.
         """
         share = min(num_left, max(self._left, 0))
         if share == num_left or (share < LEAST_SHARE and not self._spent):

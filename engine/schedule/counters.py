@@ -65,8 +65,8 @@ class Counters:
         self._has_changed = True
 
     def prefill(self, event: Prefill, done_tokens: int | None) -> None:
-        """`done_tokens`: tokens of the prompt that were computed before; None for a job's first
-        event.
+        """`done_tokens`: the number of prompt tokens computed before this event, or None for a
+        job's first event.
         """
         if done_tokens is None:
             self.totals.cached_tokens += event.cached_tokens
@@ -120,14 +120,14 @@ class Counters:
         self._has_changed = True
 
     def wait(self) -> float | None:
-        """Called when the batch is empty. Returns the seconds until the next event is due; None if
-        no event is due.
+        """Called when the batch is empty. Returns the seconds until the next event is due, or None
+        if no event is due.
         """
         self._last = None
         return max(self._due - time.monotonic(), 0.0) if self._has_changed else None
 
     def tell(self, backend: _Measured, num_active: int, num_pending: int) -> Stats | None:
-        """The next event; None if it is not due or nothing has changed."""
+        """Returns the next event, or None if it is not due or nothing has changed."""
         now = time.monotonic()
         if now < self._due or not self._has_changed:
             return None

@@ -1,5 +1,5 @@
-"""The queue of waiting jobs, best first. Doesn't read the time: the queue measures waiting by the
-work of the jobs that have started.
+"""The queue of waiting jobs, best first. Doesn't read the time, because the queue measures waiting
+in work of the jobs that have started.
 """
 
 import heapq
@@ -24,8 +24,8 @@ class _Entry:
 
     @property
     def work(self) -> int:
-        """The probable maximum cost of the job, in tokens. For a pair with guidance, tokens count
-        twice.
+        """The probable maximum cost of the job, in tokens. Tokens count twice for a pair with
+        guidance.
         """
         job = self.job
         likely = min(job.max_new_tokens, LIKELY_TIMES * job.usual_tokens)
@@ -33,8 +33,8 @@ class _Entry:
 
 
 class _Queue:
-    """The waiting jobs of one client with one priority. `clock`: the total `work` of the jobs that
-    it has started.
+    """A client's waiting jobs of one priority. `clock`: the total `work` of the jobs that the queue
+    has started.
     """
 
     def __init__(self, level: "_Level", client: str, serial: int) -> None:
@@ -46,7 +46,7 @@ class _Queue:
         self.entries: dict[str, _Entry] = {}
 
     def ordered(self, factor: float) -> list[_Entry]:
-        """Due jobs in the order in which they became due, then the others, the shortest first."""
+        """Due jobs in the order in which they became due, then the other jobs, shortest first."""
 
         def key(entry: _Entry) -> tuple[bool, float, int]:
             is_late = self.clock < entry.due and entry.passed < factor * entry.work
@@ -56,8 +56,8 @@ class _Queue:
 
 
 class _Level:
-    """One priority. Its virtual time advances by started work, divided by its number of waiting
-    clients.
+    """The queues of one priority. Its virtual time advances by the work that is started, divided by
+    its number of waiting clients.
     """
 
     def __init__(self, turn: int) -> None:
@@ -69,22 +69,23 @@ class _Level:
 
 class Pending:
     """Chooses the next job to start, by three nested rules. Work is measured in tokens; a
-    completion counts as at most four usual answers of its client.
+    completion counts as at most four times its client's usual answer.
 
-    - Priority: the highest first. Waiting lower priorities take turns of one job. Each turn comes
-      after the highest priority has started `factor` times that job's work. Together the lower
-      priorities get at least one part in `factor` + 1 of all work. So with `n` lower priorities,
-      none waits for longer than `n` turns until its next job starts.
+    - Priority: the highest priority goes first. Waiting lower priorities take turns of one job.
+      Each turn comes after the highest priority has started `factor` times that job's work.
+      Together the lower priorities get at least one part in `factor` + 1 of all work. With `n`
+      lower priorities, none of them waits for longer than `n` turns until its next job starts.
     - Client: within a priority, each client gets an equal share of the work, by start-time fair
       queueing (SFQ; Goyal, Vin, Cheng 1996). A job's tag is the work of its client that was started
       before it. New clients begin at the virtual time of WF2Q+ (Bennett, Zhang 1997), because with
       the virtual time of SFQ, a stream of new clients would starve the others.
-    - Size: within a client, the job with the least expected work (prompt and new tokens) first. A
-      job's fair wait is the client's waiting work when the job arrives, including the job. The job
-      is due after work of `factor` - 1 times its fair wait has started. Due jobs go first, in the
-      order in which they became due. So no job waits longer than `factor` times its fair wait plus
-      one job, because the work of the jobs due before it is at most its fair wait. Other jobs may
-      overtake a job that has no room, until they have done `factor` times its work; then all wait.
+    - Size: within a client, the job with the least expected work (prompt and new tokens) goes
+      first. A job's fair wait is the client's waiting work when the job arrives, including the job.
+      The job is due after work of `factor` - 1 times its fair wait has started. Due jobs go first,
+      in the order in which they became due. Therefore no job waits longer than `factor` times its
+      fair wait plus one job, because the work of the jobs due before it is at most its fair wait.
+      Other jobs may overtake a job that has no room, until they have done `factor` times its work;
+      then all wait.
     """
 
     def __init__(self, factor: float = 4.0) -> None:
@@ -99,8 +100,8 @@ class Pending:
         return len(self._entries)
 
     def push(self, job: Job, is_due: bool = False) -> None:
-        """`is_due`: put the job before others of its client and priority, regardless of their
-        work.
+        """`is_due`: whether to put the job before its client's other jobs of the same priority,
+        regardless of their work.
         """
         level = self._levels.get(job.priority)
         if level is None:
@@ -116,7 +117,7 @@ class Pending:
         self._candidates = None
 
     def candidates(self) -> list[Job]:
-        """The best jobs, in order. The first one that has room should start."""
+        """The best jobs, in order. The first job that has room should start."""
         if self._candidates is None:
             self._candidates = []
             for entry in islice(self._ordered(), LOOK_AHEAD):
@@ -160,8 +161,8 @@ class Pending:
         return entry.job
 
     def identifiers(self) -> tuple[str, ...]:
-        """The identifiers in the order in which the jobs would start if each had room and no others
-        arrived.
+        """The identifiers in the order in which the jobs would start if each job had room and no
+        others arrived.
         """
         return tuple(entry.job.identifier for entry in self._ordered())
 

@@ -1,4 +1,4 @@
-"""Queries to an engine thread about its jobs, and the most recent answers. Called on request
+"""Queries to an engine thread about its jobs, and the most recent replies. Called on request
 threads, under the engine's lock.
 """
 
@@ -31,8 +31,8 @@ class Inquiry(Generic[Answer]):
         changed: threading.Condition,
         send: Callable[[Command], None],
     ) -> None:
-        """`question`: makes the command from a serial, which the answer repeats. `changed`: the
-        engine's lock, which is notified of each answer.
+        """`question`: creates the command from a serial, which the reply repeats. `changed`: the
+        engine's lock, which is notified of each reply.
         """
         self.newest: Answer = nothing
         self.is_over = False  # no more answers
@@ -42,7 +42,7 @@ class Inquiry(Generic[Answer]):
         self._serials = itertools.count(1)
 
     def ask(self, timeout: float) -> bool:
-        """Returns whether an answer comes within `timeout` seconds. Releases the lock while
+        """Returns whether a reply arrives within `timeout` seconds. Releases the lock while
         waiting.
         """
         serial = next(self._serials)
@@ -51,7 +51,7 @@ class Inquiry(Generic[Answer]):
 
 
 class QueuePlaces:
-    """The places of jobs in the queue, and the jobs of other servers on the same engine."""
+    """The positions of jobs in the queue, and the jobs of other servers on the same engine."""
 
     def __init__(self, changed: threading.Condition, send: Callable[[Command], None]) -> None:
         self._pending = Inquiry(ListPending, PendingList(0, ()), changed, send)
@@ -65,12 +65,12 @@ class QueuePlaces:
             self._jobs.newest = answer
 
     def end(self) -> None:
-        """Note that no more answers will come."""
+        """Note that no more replies will arrive."""
         self._pending.is_over = self._jobs.is_over = True
 
     def ask(self, timeout: float) -> dict[str, int]:
-        """Maps identifiers to places, where 1 is next. Empty if there is no answer within `timeout`
-        seconds.
+        """Maps identifiers to positions, where 1 is next. Empty if there is no reply within
+        `timeout` seconds.
         """
         if not self._pending.ask(timeout):
             return {}
@@ -81,12 +81,12 @@ class QueuePlaces:
         return identifiers.index(identifier) + 1 if identifier in identifiers else None
 
     def renew(self, max_age: float, timeout: float) -> None:
-        """Ask, unless `renew` has asked in the last `max_age` seconds."""
+        """Ask again, unless `renew` has asked in the last `max_age` seconds."""
         now = time.monotonic()
         if now - self._asked >= max_age:
             self._asked = now
             self._pending.ask(timeout)
 
     def ask_jobs(self, timeout: float) -> tuple[JobState, ...]:
-        """The jobs of all servers. Empty if there is no answer within `timeout` seconds."""
+        """The jobs of all servers. Empty if there is no reply within `timeout` seconds."""
         return self._jobs.newest.jobs if self._jobs.ask(timeout) else ()

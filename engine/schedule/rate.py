@@ -1,4 +1,4 @@
-"""The rate at which jobs end. Reads no clock: the caller provides the times."""
+"""The rate at which jobs end. Reads no clock, because the caller provides the times."""
 
 import math
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class CompletionRate:
         self._seen = _Seen()
 
     def resume(self, now: float) -> None:
-        """Called when jobs arrive after idle time, which does not count."""
+        """Called when jobs arrive after an idle period, which does not count."""
         self._seen = self._seen._replace(now=now)
 
     def note(self, now: float) -> None:
@@ -35,8 +35,8 @@ class CompletionRate:
         self._seen = seen._replace(ended=seen.ended + 1)
 
     def seconds(self, num_jobs: int, now: float) -> float:
-        """Expected seconds until `num_jobs` more jobs have ended; if no job has ended yet, the busy
-        time so far.
+        """The expected seconds until `num_jobs` more jobs have ended, or the busy time so far if no
+        job has ended yet.
         """
         seen = self._seen.at(now)
         return seen.span * (num_jobs / seen.ended if seen.ended else 1)

@@ -9,12 +9,12 @@ MIN_TOKENS = 32  # of all repeats together: any table has short repeats
 
 
 class LoopDetector:
-    """Detects that the last tokens repeat a sequence of at most 64 tokens at least four times. A
+    """Detects when the last tokens repeat a sequence of at most 64 tokens at least four times. Each
     token takes one step for each of its occurrences among the last 64 tokens.
     """
 
     def __init__(self, min_tokens: int = 0) -> None:
-        """`min_tokens`: tokens before which no loop counts."""
+        """`min_tokens`: the number of tokens before which no loop counts."""
         self._min_tokens = min_tokens
         self._count = 0
         self._places: dict[int, deque[int]] = {}  # recent places of each token id
@@ -23,11 +23,11 @@ class LoopDetector:
 
     @property
     def count(self) -> int:
-        """Number of tokens so far."""
+        """The number of tokens so far."""
         return self._count
 
     def add_all(self, token_ids: Iterable[int]) -> bool:
-        """Returns whether a loop was complete after any of the tokens. Counts them all."""
+        """Adds all of the tokens. Returns whether a loop was complete after any of them."""
         has_come_round = False
         for token_id in token_ids:
             has_come_round |= self.add(token_id)

@@ -35,7 +35,7 @@ class Stopwatch:
     """
 
     def __init__(self, counters: Counters) -> None:
-        """`counters`: gets the measured times."""
+        """`counters`: receives the measured times."""
         self._counters = counters
         self._times: dict[str, _Times] = {}
         self._untold: set[str] = set()  # jobs without a token
@@ -49,7 +49,7 @@ class Stopwatch:
         self._times[identifier].started = time.monotonic()
 
     def stamp(self, events: Sequence[JobEvent]) -> list[JobEvent]:
-        """The same events, with the job's times in each `Started` and `Finished`."""
+        """Returns the same events, with the job's times in each `Started` and `Finished`."""
         now = time.monotonic()
         return [
             event  # nearly always

@@ -17,7 +17,7 @@ class UsualAnswers:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def of(self, client: str, kind: str) -> float:
-        """The number of tokens in a usual answer."""
+        """Returns the number of tokens in a usual answer."""
         with self._lock:
             return self._means.get((client, kind), USUAL_TOKENS)
 

@@ -7,7 +7,7 @@ CHECKS = 10  # checks per `hang_timeout`
 
 
 def interval_of(hang_timeout: float) -> float:
-    """Seconds between checks. A hang is counted in checks, not measured with a clock, because
+    """The seconds between checks. A hang is counted in checks, not measured with a clock, because
     CLOCK_MONOTONIC continues while this process, its container or the machine is stopped or frozen.
     Such a pause counts as one check, regardless of its length, and isn't a hang.
     """
@@ -19,7 +19,7 @@ def stuck(seconds: float) -> str:
 
 
 class Watchdog:
-    """Detects hangs of the engine thread. It reads only the time at which the current step began.
+    """Detects when the engine thread hangs. Reads only the time at which the current step began.
     Times are in seconds.
     """
 
@@ -32,9 +32,9 @@ class Watchdog:
         hang_exit: float,
         tell_lost: Callable[[float], None],
     ) -> None:
-        """`busy_since`: when the current step began, which identifies it; None while the thread
-        waits, or is allowed to take any time. Each hang is reported once, and `tell_lost` is called
-        once.
+        """`busy_since`: when the current step began, which identifies the step, or None while the
+        thread waits or is allowed to take any time. Each hang is reported once, and `tell_lost` is
+        called once.
         """
         self._busy_since = busy_since
         self._hang_timeout = hang_timeout
@@ -64,7 +64,7 @@ class Watchdog:
     # Watchdog's thread
 
     def check(self) -> bool:
-        """Check once. Returns whether checks should continue."""
+        """Check the thread once. Returns whether checks should continue."""
         since = self._busy_since()
         if since is None or since != self._since:
             self._since, self._num_looks, self._is_told = since, 0, False

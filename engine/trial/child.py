@@ -1,4 +1,4 @@
-"""The process that reads unknown model directories, each in its own fork, within limits."""
+"""The process that reads unknown model directories, each in its own fork and within limits."""
 
 import contextlib
 import ctypes
@@ -104,7 +104,7 @@ def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
 
 
 def _texts(source: str) -> Iterator[str]:
-    """Texts for which a hostile expression in tokenizer.json may take forever."""
+    """Texts on which a hostile expression in tokenizer.json may take forever."""
     yield "".join(map(chr, range(32, 127))) + " é漢字😀\r\n\n"
     patterns = "".join(re.findall(r'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"', source))
     characters = dict.fromkeys("a0 \n.é漢" + patterns)

@@ -1,4 +1,4 @@
-"""Has a separate process read unknown model directories first. Any thread.
+"""Has a separate process read unknown model directories before this process opens them. Any thread.
 
 The files may come from a stranger, and may be designed to use up all memory, to take forever to
 read, or to crash a library.
@@ -31,10 +31,10 @@ Signature = tuple[Any, ...]
 
 class Passed:
     """The directories that have passed. A fork of this process knows them too. A directory is
-    identified by the names, sizes and times of its files, not by their contents, because this
-    process would have to read these to hash them. The owner of a file can set its time of
-    modification, but not its `st_ctime`. The list does not survive a restart, because the next
-    version may differ.
+    identified by the names, sizes and times of its files rather than their contents, because this
+    process would have to read the contents to hash them. The owner of a file can set its
+    modification time, but not its `st_ctime`. The list does not survive a restart, because the next
+    version of Switchyard may differ.
     """
 
     def __init__(self) -> None:
@@ -61,15 +61,15 @@ def check_tried(paths: Iterable[str], readers: Sequence[str] = ()) -> None:
 
 def try_directories(paths: Iterable[str], readers: Sequence[str] = ()) -> dict[str, ModelError]:
     """Has another process read those directories that have not passed or have changed since.
-    Returns the errors of those that fail. `readers`: additional functions to read them with, as
-    "module:function". These are called with the ModelDir and the Tokenizer.
+    Returns the errors of the directories that fail. `readers`: additional functions for reading
+    directories, as "module:function", which are called with the ModelDir and the Tokenizer.
     """
     asked = {path: _signature(path) for path in paths}
     unknown = [path for path in asked if not PASSED.knows(path, readers, asked[path])]
     if not unknown:
         return {}
     begin = time.monotonic()
-    logger.info("trying the files of %s, in a separate process", ", ".join(unknown))
+    logger.info("trying to read the files of %s in a separate process", ", ".join(unknown))
     errors = _run(unknown, readers)
     for path in unknown:
         if path not in errors and _signature(path) != asked[path]:
@@ -98,7 +98,7 @@ def _signature(path: str) -> Signature:
 
 
 def _run(paths: Sequence[str], readers: Sequence[str]) -> dict[str, ModelError]:
-    """Run one process, which forks for each of the directories."""
+    """Run one process, which forks once for each of the directories."""
     environment = {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "RAYON_NUM_THREADS": "1",  # each thread of `tokenizers` would use up memory
@@ -143,7 +143,7 @@ def _run(paths: Sequence[str], readers: Sequence[str]) -> dict[str, ModelError]:
 
 
 def _end(status: int) -> str:
-    """Why a process that was reading ended."""
+    """Returns why a process that was reading has ended."""
     memory = f"{child.MAX_MEMORY >> 30} GiB of memory"
     match -status:
         case signal.SIGXCPU | signal.SIGKILL:
@@ -156,7 +156,9 @@ def _end(status: int) -> str:
 
 
 def _python() -> str:
-    """The interpreter. `sys.executable` is the server's program if that embeds Python."""
+    """The path of the interpreter. `sys.executable` is the server's program if that program embeds
+    Python.
+    """
     if os.path.basename(sys.executable or "").startswith("python"):
         return sys.executable
     return os.path.join(sys.prefix, "bin", "python3")

@@ -30,29 +30,35 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--sample", type=int, metavar="N", help="try N mutants, drawn at random")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the sample (0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the sample (default: 0)")
     add(
         "--changed",
         nargs="?",
         const="HEAD",
         metavar="REV",
-        help="only lines that differ from a revision (HEAD)",
+        help="only lines that differ from a revision (default: HEAD)",
     )
-    add("--only", default="", metavar="TEXT", help="only mutants with this text in their line")
-    add("--list", action="store_true", help="only print the mutants, or how many of each kind")
-    add("--jobs", type=int, default=1, metavar="N", help="mutants at a time, each in a copy (1)")
+    add("--only", default="", metavar="TEXT", help="only mutants whose line contains this text")
+    add("--list", action="store_true", help="only print the mutants, or the number of each kind")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of mutants at a time, each in its own copy (default: 1)",
+    )
     add(
         "--seconds",
         type=float,
         default=SECONDS,
         metavar="S",
-        help=f"time of tests for one mutant before it counts as survived ({SECONDS})",
+        help=f"seconds of tests before a mutant counts as survived (default: {SECONDS})",
     )
     add(
         "--map",
         nargs=argparse.REMAINDER,
         metavar="PYTEST_ARGUMENT",
-        help="record which tests run which function, in one run of all tests or of those given",
+        help="record which tests run which function, in one run of all tests or of the given tests",
     )
     return parser
 
@@ -83,7 +89,7 @@ def main(arguments: list[str], root: pathlib.Path) -> int:
 
 
 def choose(root: pathlib.Path, options: argparse.Namespace) -> list[Mutant]:
-    """Chooses by rank, so that a sample begins with the mutants of a smaller one."""
+    """Chooses by rank, so that a sample begins with the mutants of a smaller sample."""
     sources = project.sources(root)
     found = [m for name, source in sources.items() for m in mutants(name, source)]
     if options.only:
@@ -101,7 +107,7 @@ def choose(root: pathlib.Path, options: argparse.Namespace) -> list[Mutant]:
 
 
 def _name(root: pathlib.Path, options: argparse.Namespace) -> str:
-    """A name for each revision and choice of mutants."""
+    """Returns a name for each revision and choice of mutants."""
     parts = [project.revision(root), f"seed{options.seed}", f"sample{options.sample or 'all'}"]
     if options.changed:
         parts.append("changed-" + project.git(root, "rev-parse", options.changed)[:10])
@@ -117,7 +123,7 @@ def try_all(
 ) -> None:
     covered = covering.Map.read(root / FOLDER / "map.json.gz")
     if not covered.tests:
-        print("mutate: there is no map of tests, so tests that import a module run. See --map")
+        print("mutate: there is no map of tests, so the tests that import a module run. See --map")
     stop = threading.Event()
     trials = Trials(Chooser(root, covered, results.found), options.seconds, stop)
     with tempfile.TemporaryDirectory(prefix="mutate-") as place:

@@ -44,7 +44,7 @@ LOGS = re.compile(r"(\w*log\w*|warnings)\.(critical|debug|error|exception|info|l
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """The code from the first node to the last is replaced by `after`."""
+    """The code from the first node to the last is replaced with `after`."""
 
     kind: str
     first: ast.AST
@@ -53,7 +53,7 @@ class Change:
 
 
 def changes(node: ast.AST) -> Iterator[Change]:
-    """The changes of the node itself, not of the nodes inside it."""
+    """Yields the changes to the node itself, but not to the nodes inside it."""
     if isinstance(node, ast.stmt):
         yield from _of_statement(node)
     elif isinstance(node, ast.Call):
@@ -142,8 +142,8 @@ def _of_expression(node: ast.expr) -> Iterator[Change]:
 
 
 def _sets_a_name(node: ast.expr) -> bool:
-    """Whether the node sets a name that is read later. Without it, any test that runs the code
-    would fail.
+    """Whether the node sets a name that is read later. Without the node, any test that runs the
+    code would fail.
     """
     return any(isinstance(each, ast.NamedExpr) for each in ast.walk(node))
 

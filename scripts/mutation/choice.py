@@ -1,5 +1,5 @@
-"""Finds the tests that should notice a mutant: those that cover its function. The first are those
-that have noticed another mutant of its file, then the fastest.
+"""Finds the tests that should notice a mutant, which are those that cover its function. Tests that
+have noticed another mutant of its file run first, then the fastest tests.
 """
 
 import collections
@@ -30,7 +30,7 @@ class Chooser:
     def __init__(
         self, root: pathlib.Path, covered: Map, found: "Mapping[str, Result] | None" = None
     ) -> None:
-        """`found`: results so far; they may grow."""
+        """`found`: the results so far, to which more may be added."""
         self.covered = covered
         self._found = {} if found is None else found
         self._texts = {name: (root / name).read_text() for name in project.tests(root)}
@@ -56,7 +56,7 @@ class Chooser:
         return [test for test, _ in noticed.most_common() if test in {*tests}][:PROVEN]
 
     def _batches(self, tests: list[str], importing: set[str]) -> list[list[str]]:
-        """One file after another, since the tests of a file may share a server."""
+        """One file after another, because the tests in a file may share a server."""
         seconds = self.covered.tests
         files = collections.defaultdict(list)
         for test in sorted(tests, key=lambda test: (seconds[test], test)):
@@ -77,7 +77,7 @@ class Chooser:
         return batches
 
     def _importing(self, file: str) -> set[str]:
-        """The test files that import a module."""
+        """Returns the test files that import a module."""
         path = file if file.startswith("switchyard/") else f"switchyard/{file}"
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         parent, _, name = module.rpartition(".")
@@ -89,8 +89,8 @@ class Chooser:
         return {name for name, text in self._texts.items() if wanted.search(text)}
 
     def _folder(self, file: str) -> list[str]:
-        """The tests in `tests/app` for `app`, in `tests/cli` for `switchyard/cli`, otherwise all
-        tests.
+        """The tests in `tests/app` for `app`, in `tests/cli` for `switchyard/cli`, and otherwise
+        all tests.
         """
         for part in reversed(file.split("/")[:-1]):
             if found := [name for name in self._texts if name.startswith(f"tests/{part}/")]:
@@ -99,6 +99,6 @@ class Chooser:
 
 
 def _around(scope: str) -> list[tuple[str, str]]:
-    """The enclosing functions and classes, then the module (the empty name)."""
+    """Yields the enclosing functions and classes, then the module (the empty name)."""
     parts = scope.split(".") if scope else []
     return [("around", ".".join(parts[:number])) for number in reversed(range(len(parts)))]

@@ -41,8 +41,9 @@ concurrency = thread
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """Tests by what they cover. `functions` has a set of tests for each `FILE::QUALIFIED_NAME`, as
-    the bits of a number: the lowest stands for the first test.
+    """The tests that cover each function. `functions` has a set of tests for each
+    `FILE::QUALIFIED_NAME`, as the bits of a number, in which the lowest bit stands for the first
+    test.
     """
 
     revision: str
@@ -51,7 +52,9 @@ class Map:
     functions: Mapping[str, int]
 
     def covering(self, file: str, name: str) -> list[str]:
-        """Tests that run a function, or any of the functions in a class or module (name "")."""
+        """The tests that run a function, or any of the functions in a class or a module (whose name
+        is "").
+        """
         exact = f"{file}::{name}"
         inside = f"{exact}." if name else exact
         bits = 0
@@ -61,7 +64,7 @@ class Map:
         return [test for place, test in enumerate(self.tests) if bits >> place & 1]
 
     def over(self, older: "Map") -> "Map":
-        """This map, with the data of an older one for other test files."""
+        """Returns this map, with the data of an older map for other test files."""
         files = {file_of(test) for test in [*self.tests, *self.left_out]}
         kept = [place for place, test in enumerate(older.tests) if file_of(test) not in files]
         names = list(older.tests)
@@ -86,7 +89,7 @@ class Map:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Map":
-        """Returns an empty map if there is no such file."""
+        """Reads the map from a file. Returns an empty map if there is no such file."""
         if not path.exists():
             return cls("", {}, [], {})
         content = json.loads(gzip.decompress(path.read_bytes()))
@@ -99,7 +102,7 @@ def file_of(test: str) -> str:
 
 
 def make(root: pathlib.Path, jobs: int, arguments: Iterable[str] = ()) -> Map:
-    """Runs all tests, or those in pytest's `arguments`, in a copy of the project."""
+    """Runs all tests, or the tests in pytest's `arguments`, in a copy of the project."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as place:
         revision = project.revision(root)
         copy = project.Copy(root, pathlib.Path(place, "copy"))
@@ -151,10 +154,10 @@ def _map(revision: str, records: list[Record], contexts: Mapping[str, set[str]])
 
 
 def _contexts(run: pathlib.Path, root: pathlib.Path) -> dict[str, set[str]]:
-    """The tests of each function, from the data of all processes.
+    """The tests that run each function, from the data of all processes.
 
-    Code that runs only on import says nothing about a test, because a server imports everything. So
-    the lines of modules and classes themselves are left out.
+    Code that runs only on import says nothing about a test, because a server imports everything.
+    The lines of modules and classes themselves are therefore left out.
     """
     scopes = {name: Scopes(source) for name, source in project.sources(root).items()}
     functions = {name: each.functions for name, each in scopes.items()}
@@ -169,7 +172,9 @@ def _contexts(run: pathlib.Path, root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def _rows(path: pathlib.Path, root: pathlib.Path) -> Iterator[tuple[str, str, bytes]]:
-    """File, context and lines: https://coverage.readthedocs.io/en/latest/dbschema.html"""
+    """Yields file, context and lines (see
+    https://coverage.readthedocs.io/en/latest/dbschema.html).
+    """
     select = (
         "SELECT file.path, context.context, line_bits.numbits FROM line_bits"
         " JOIN file ON file.id = file_id JOIN context ON context.id = context_id"

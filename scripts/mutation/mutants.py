@@ -1,4 +1,4 @@
-"""Mutants: small changes of a file's code, of the kinds that people make by mistake."""
+"""Mutants, which are small changes to a file's code of the kinds that people make by mistake."""
 
 import ast
 import dataclasses
@@ -33,19 +33,19 @@ class Mutant:
         return source[:start] + self.after.encode() + source[end:]
 
     def rank(self, seed: int) -> str:
-        """Its place in samples, which depends only on its name. Larger samples contain the smaller
-        ones.
+        """The mutant's rank in samples, which depends only on its name, so that larger samples
+        contain smaller samples.
         """
         return hashlib.sha256(f"{seed} {self.name}".encode()).hexdigest()
 
 
 def mutants(file: str, source: bytes) -> list[Mutant]:
-    """All mutants of a file. Python itself may refuse some: see `is_python`."""
+    """All mutants of a file. Python itself may refuse some (see `is_python`)."""
     return list(_Finder(file, source).found.values())
 
 
 def is_python(mutant: Mutant, source: bytes) -> bool:
-    """Whether the mutant compiles, to different code."""
+    """Whether the mutant compiles, and to different code."""
     try:
         changed = ast.parse(mutant.planted(source))
         compile(changed, mutant.file, "exec")
@@ -96,8 +96,8 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The children, except annotations, decorators, code only for types or logs, and code that
-    can't run.
+    """Yields the children, except annotations, decorators, code that is only for types or logs, and
+    code that can't run.
     """
     match node:
         case ast.Assert() | ast.JoinedStr():  # before 3.12, parts of the latter have no places

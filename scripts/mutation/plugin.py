@@ -28,7 +28,7 @@ class Chosen(TypedDict):
 
 
 class Record(TypedDict):
-    """What is written after a test."""
+    """The record that is written after a test."""
 
     test: str
     outcome: str  # passed, failed or skipped
@@ -98,8 +98,8 @@ class _Recorder:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        """All tests of a shared fixture cover what the fixture runs, including a server that it
-        starts.
+        """All tests that use a shared fixture cover what the fixture runs, including a server that
+        it starts.
         """
         if fixturedef.scope == "function":
             return (yield)
@@ -148,8 +148,8 @@ def _groups(item: pytest.Item) -> list[object]:
 
 @contextlib.contextmanager
 def _named(context: str) -> Generator[None]:
-    """Names the test in the coverage data of this process, and of processes that it starts
-    meanwhile.
+    """Names the test in the coverage data of this process, and of the processes that it starts
+    during the test.
     """
     before = os.environ.get(CONTEXT, "")
     os.environ[CONTEXT] = context

@@ -1,4 +1,4 @@
-"""The project whose code is changed: its files and revision, and copies in which tests run."""
+"""The project whose code is changed, with its files and revision, and copies in which tests run."""
 
 import collections
 import contextlib
@@ -61,7 +61,7 @@ def revision(root: pathlib.Path) -> str:
 
 
 def changed(root: pathlib.Path, since: str) -> dict[str, set[int]]:
-    """Lines of the code that differ from the revision `since`. All lines of new files differ."""
+    """The lines of code that differ from the revision `since`, including all lines in new files."""
     found: dict[str, set[int]] = collections.defaultdict(set)
     name = ""
     for line in git(root, "diff", "-U0", "--no-renames", since, "--", *CODE).splitlines():
@@ -118,7 +118,9 @@ class Copy:
         os.utime(self.path / name, (self._mtime, self._mtime))
 
     def run(self, *arguments: str, hangs: Callable[[], bool], **environment: str) -> Ended:
-        """Runs Python in the copy until it ends or `hangs`, called twice a second, returns True."""
+        """Runs Python in the copy until it ends, or until `hangs`, which is called twice a second,
+        returns True.
+        """
         # As in scripts/test: with PYTHONDONTWRITEBYTECODE, each server would compile its imports.
         inherited = {
             name: value

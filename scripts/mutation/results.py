@@ -1,4 +1,4 @@
-"""Results of trials, which are written to a file as they come, and reported at the end."""
+"""Results of trials, which are written to a file as they arrive, and reported at the end."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ ORDER = (TYPES, TEST, TIMEOUT, SURVIVED, ERROR)
 
 
 class Results:
-    """The results of one sample of one revision, each a line of JSON. Any thread."""
+    """The results for one sample of one revision, each a line of JSON. Any thread."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -35,7 +35,7 @@ class Results:
 
 
 def report(found: list[Result], wanted: int) -> str:
-    """Counts, then each survivor and false killer."""
+    """Prints counts, then each survivor and each test that failed without the mutant too."""
     counts = collections.Counter(result.outcome for result in found)
     noticed = sum(counts[outcome] for outcome in (TYPES, TEST, TIMEOUT))
     seconds = sum(result.seconds for result in found)

@@ -8,9 +8,10 @@ SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Scopes:
-    """For one file: the qualified name of each line's innermost scope. The module's name is empty.
+    """The qualified name of the innermost scope of each line in one file. The module's name is
+    empty.
 
-    The head of a function (its decorators, defaults and `def`) runs in the scope around it.
+    The beginning of a function (its decorators, defaults and `def`) runs in the scope around it.
     """
 
     def __init__(self, source: bytes) -> None:

@@ -1,4 +1,6 @@
-"""One mutant's trial: types, then the tests that cover it, then the failed test once more."""
+"""One mutant's trial, which checks types, then runs the tests that cover it, then repeats a failed
+test.
+"""
 
 import dataclasses
 import json
@@ -60,7 +62,7 @@ class _Verdict:
 
 
 class Trials:
-    """Safe for many threads, each with its own copy."""
+    """Tries mutants on any number of threads, each with its own copy of the project."""
 
     def __init__(self, choose: Chooser, seconds: float, stop: threading.Event) -> None:
         """`seconds`: the maximum time of tests for one mutant."""
@@ -68,7 +70,7 @@ class Trials:
         self._known = {*choose.covered.tests, *choose.covered.left_out}
 
     def types(self, copy: project.Copy) -> str:
-        """mypy's first complaint; empty if there is none."""
+        """mypy's first complaint, or an empty string if there is none."""
         ended = copy.run("-m", "mypy", hangs=self._stop.is_set)
         if ended.status is None:
             raise Stopped
@@ -146,7 +148,7 @@ class Trials:
     def _without_tests(
         self, copy: project.Copy, order: list[str], run: _Run, verdict: _Verdict
     ) -> None:
-        """The verdict if pytest fails, but no test does. If pytest can collect the tests without
+        """The verdict if pytest fails, but no test fails. If pytest can collect the tests without
         the mutant, the mutant is noticed.
         """
         chosen = Chosen(order=order, aside=[], seconds=START)
@@ -175,7 +177,7 @@ class Trials:
 
 
 class _Watch:
-    """Whether a test takes far longer than before. Called now and then."""
+    """Whether a test takes far longer than before. Called from time to time."""
 
     def __init__(
         self, directory: pathlib.Path, seconds: Mapping[str, float], stop: threading.Event
@@ -195,7 +197,7 @@ class _Watch:
 
 
 def _lines(directory: pathlib.Path) -> list[str]:
-    """The complete lines."""
+    """Returns the complete lines."""
     texts = [path.read_text() for path in sorted(directory.glob("*.jsonl"))]
     return [line for text in texts for line in text.splitlines(True) if line.endswith("\n")]
 

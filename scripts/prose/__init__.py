@@ -1,1 +1,1 @@
-"""Checks the project's prose by proselint with our own style: `python -m scripts.prose`."""
+"""Checks the project's prose with proselint and our own style (`python -m scripts.prose`)."""

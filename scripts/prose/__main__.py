@@ -1,5 +1,5 @@
-"""Reads the project's prose, or the given files. Prints each finding with its place, and returns 1
-if there are any.
+"""Checks all of the project's prose, or only the given files. Prints each finding with its
+location, and returns 1 if there are any.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Sentences of a page that are too long."""
+"""Finds sentences that are too long in a page."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,9 @@ END_OF_SENTENCE = re.compile(
 
 
 def long_sentences(text: str, max_words: int) -> Iterator[tuple[int, int, int]]:
-    """The begin and end of each such sentence's paragraph, and its number of words."""
+    """Yields the beginning and the end of each such sentence's paragraph, and the sentence's number
+    of words.
+    """
     for begin, paragraph in paragraphs(text):
         for sentence in END_OF_SENTENCE.split(paragraph):
             if (words := num_words(sentence)) > max_words:
@@ -23,7 +25,7 @@ def long_sentences(text: str, max_words: int) -> Iterator[tuple[int, int, int]]:
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs and list items with their places, without headings and tables."""
+    """Yields paragraphs and list items with their positions, without headings and tables."""
     lines: list[str] = []
     begin = place = 0
     for line in [*text.splitlines(keepends=True), "\n"]:
@@ -40,6 +42,6 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def num_words(sentence: str) -> int:
-    """Counts code as one word, and a list of names in code too."""
+    """Counts the words, with code as one word, and a list of names in code as one word, too."""
     plain = LIST_OF_CODE.sub("`x`", CODE.sub("`x`", sentence))
     return sum(any(c.isalnum() for c in word) for word in plain.split())

@@ -67,7 +67,9 @@ def long(text: str, check: Check) -> Iterator[CheckResult]:
 
 
 def of_phrase(name: str, pattern: str, advice: str, is_case_insensitive: bool = True) -> Check:
-    """A check for a phrase. A space in the pattern matches any space, as lines break anywhere."""
+    """A check for a phrase. A space in the pattern matches any white space, because lines break
+    anywhere.
+    """
     return Check(
         ExistenceSimple(pattern.replace(" ", r"\s")),
         Fancy(RegexOptions(is_case_insensitive)),

@@ -1,6 +1,6 @@
-"""Extracts prose: pages without code; docstrings, comments and messages of Python files; comments
-of JavaScript files. A text keeps the lines of its file and blanks everything else, so that places
-are right.
+"""Extracts prose from pages without their code, from the docstrings, comments and messages of
+Python files, and from the comments of JavaScript files. A text keeps the lines of its file and
+blanks everything else, so that positions are right.
 """
 
 import ast
@@ -18,7 +18,7 @@ NOTES = ("noqa", "type:", "fmt:", "mypy:", "ruff:", "same:")  # for other tools
 
 
 def plain(text: str) -> str:
-    """Code becomes one word, and a link its text. Places in the text don't change."""
+    """Replaces code with one word, and a link with its text. Positions in the text don't change."""
     text = CODE.sub(lambda code: "`" + re.sub(r"[^\n]", "x", code[0][1:-1]) + "`", text)
     return LINK.sub(lambda target: "]" + " " * (len(target[0]) - 1), text)
 
@@ -54,7 +54,9 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def strings(source: str) -> Iterator[tuple[int, str]]:
-    """Docstrings and messages. A message is a string of several words; a value is one word."""
+    """Yields docstrings and messages. A message is a string of several words; a value is one
+    word.
+    """
     nodes = list(ast.walk(ast.parse(source)))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}

@@ -1,4 +1,4 @@
-"""The command `switchyard`. The exit status is 0 for success, 1 if a fault was found, 2 for
+"""The `switchyard` command. The exit status is 0 for success, 1 if a fault was found, 2 for
 incorrect usage, and 3 if a model can't be loaded.
 """
 

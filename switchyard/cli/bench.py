@@ -76,7 +76,7 @@ def _check_reachable(base: str) -> None:
 
 
 def _measure(base: str, key: str | None, number: int, tokens: int) -> list[Measured]:
-    """Runs `number` streams that begin together, each with its own prompt."""
+    """Runs `number` streams that begin at the same time, each with its own prompt."""
     measured = [Measured() for _ in range(number)]
     barrier = threading.Barrier(number)
 
@@ -124,7 +124,7 @@ def _stream(measured: Measured, base: str, key: str | None, prompt: str, tokens:
 
 
 def _row(number: int, measured: Sequence[Measured]) -> dict[str, float | int | str | None]:
-    """A line of the report, with times in milliseconds."""
+    """Returns a row of the report, with times in milliseconds."""
     good = [one for one in measured if one.error is None and one.times]
     errors = [one.error or "no text" for one in measured if one.error or not one.times]
     first = [1000 * (one.times[0] - one.begin) for one in good]
@@ -145,7 +145,7 @@ def _row(number: int, measured: Sequence[Measured]) -> dict[str, float | int | s
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """0 if there are no values."""
+    """Returns 0 if there are no values."""
     if len(values) < 2:
         return values[0] if values else 0.0
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]

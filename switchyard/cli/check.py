@@ -99,7 +99,7 @@ def _of_ledger(settings: Settings) -> Finding:
 
 
 def _of_access_log(path: str) -> Finding:
-    """Checks the path without creating the file."""
+    """Checks the path of the access log without creating the file."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
@@ -120,7 +120,7 @@ def _of_address(bind: str) -> Finding:
 
 
 def _is_ours() -> bool:
-    """Whether a Switchyard server answers at the address in the settings, with or without TLS."""
+    """Whether a Switchyard server responds at the address in the settings, with or without TLS."""
     url = url_of_settings()
     return any(map(_is_switchyard, dict.fromkeys((url, url.replace("http:", "https:", 1)))))
 
@@ -182,7 +182,7 @@ def _of_model(served: engine.Served, together: Together) -> Iterator[Finding]:
 
 
 def _of_ends(tokenizer: engine.Tokenizer, closing: Sequence[int]) -> Finding:
-    """The tokens that end an answer."""
+    """Reports the tokens that end an answer."""
     ends = dict.fromkeys((*tokenizer.eos_token_ids, *closing))
     named = ", ".join(f"{tokenizer.token(i)} ({i})" for i in ends)
     message = f"answers end with {named}" if ends else "no file names an end token"

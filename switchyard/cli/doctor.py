@@ -105,7 +105,9 @@ def look() -> Iterator[Line]:
 
 
 def _of_cluster() -> Iterator[Line]:
-    """Whether other networks may reach the cluster's ports, if the settings have a cluster."""
+    """Reports whether other networks may reach the cluster's ports, if the settings have a
+    cluster.
+    """
     try:
         cluster = read_settings().cluster
     except SettingsError as error:
@@ -115,11 +117,16 @@ def _of_cluster() -> Iterator[Line]:
         return
     found = answers_outside(cluster, addresses_here())
     for address, ports in found.items():
-        told = f"{len(ports)} ports also answer at {address}, outside {cluster.network}: {ports[0]}"
+        told = (
+            f"{len(ports)} ports also accept connections at {address}, outside {cluster.network}:"
+        )
+        told += f" {ports[0]}"
         told += f" to {ports[-1]}" * (len(ports) > 1)
         yield Line("cluster", None, told, "Block all other networks with a firewall.")
     if not found:
-        yield Line("cluster", True, f"none of its ports answers outside {cluster.network}")
+        yield Line(
+            "cluster", True, f"none of its ports accepts connections outside {cluster.network}"
+        )
 
 
 def _of_gpus(found: list[Gpu], probe: dict[str, Any], has_exl3: bool) -> Iterator[Line]:
@@ -146,7 +153,9 @@ def _of_gpus(found: list[Gpu], probe: dict[str, Any], has_exl3: bool) -> Iterato
 
 
 def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
-    """Whether the packages for EXL3 models are installed, and whether a GPU can run them."""
+    """Reports whether the packages for EXL3 models are installed, and whether a GPU can run these
+    models.
+    """
     try:
         check_installed()
         check_import(probe.get("exl3", True))
@@ -164,7 +173,7 @@ def _of_exl3(found: list[Gpu], probe: dict[str, Any]) -> Line:
 
 
 def of_pins(pins: pathlib.Path, python: str, is_needed: bool) -> Line:
-    """Whether the wheels in a requirements file for GPUs fit each other and this Python."""
+    """Reports whether the wheels in a requirements file for GPUs fit each other and this Python."""
     text = pins.read_text()
     torch = re.search(r"^torch==(\S+)", text, re.MULTILINE)
     wheels = [found.groupdict() for found in PIN.finditer(text)]
@@ -212,8 +221,8 @@ def _cure(name: str) -> str:
 
 
 def probe() -> dict[str, Any]:
-    """Versions and devices according to torch. Runs a separate process, because the import takes
-    seconds and might hang.
+    """Returns the versions and devices that torch reports. Runs a separate process, because
+    importing torch takes seconds and might hang.
     """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     try:

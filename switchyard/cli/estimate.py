@@ -25,7 +25,7 @@ MASTER = 30 * 2**20  # bytes of gunicorn's master process
 
 
 def _size(value: str) -> float:
-    """Memory of a GPU in GiB, whatever the unit: a card sold as 24 GB has 24 GiB."""
+    """The memory of a GPU in GiB, whatever the unit, because a card sold as 24 GB has 24 GiB."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(?:G|GB|GiB)?", value, re.IGNORECASE)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value!r} must be a size such as 24 or 24GB")
@@ -164,8 +164,8 @@ def _format(model_dir: str, bits: float | None) -> str:
 
 
 def _ram(config: ModelConfig, tokens: int) -> tuple[int, int] | None:
-    """Bytes that a server takes without a GPU, and the tokens of its cache, at least the default.
-    None if it can't serve the model in this way.
+    """The bytes that a server takes without a GPU, and the number of tokens in its cache, which is
+    at least the default. None if a server can't serve the model in this way.
     """
     assert isinstance(config.cache_tokens, int)  # the default
     tokens = max(tokens, config.cache_tokens)

@@ -28,7 +28,7 @@ HEAD = "# Switchyard's API keys, only as hashes: see docs/operations.md.\n"
 
 
 @click.group()
-@click.option("--file", help="The key file. Default: the setting keys_file.")
+@click.option("--file", help="The key file. Default: the `keys_file` setting.")
 @click.pass_context
 def keys(context: click.Context, file: str | None) -> None:
     """Create, list and revoke API keys."""
@@ -36,7 +36,7 @@ def keys(context: click.Context, file: str | None) -> None:
 
 
 def with_file(command: Callable[Concatenate[str, P], None]) -> Callable[P, None]:
-    """Calls a command with the path of the key file. The command's help works without one."""
+    """Calls a command with the path of the key file. The command's help works without a path."""
 
     @click.pass_obj
     @functools.wraps(command)
@@ -85,7 +85,7 @@ def add(path: str, /, name: str, is_given: bool, as_json: bool, **limits: Any) -
     entry = block({"name": name, "hash": _hash(key), **values})
     if os.path.exists(path) and name in read(path).by_name:
         raise Failed(
-            f"{path} already has a key called {name}: edit the file to change its limits, or"
+            f"{path} already has a key named {name}: edit the file to change its limits, or"
             " `rotate` it to give it a new value"
         )
     edit(
@@ -120,7 +120,7 @@ def list_keys(path: str, as_json: bool) -> None:
 @click.argument("name")
 @with_file
 def remove(path: str, name: str) -> None:
-    """Revoke a key. Requests that are already running with it finish."""
+    """Revoke a key. Requests that are already running with the key finish."""
 
     def without(text: str) -> str:
         parts = blocks(text)
@@ -136,7 +136,7 @@ def remove(path: str, name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @with_file
 def rotate(path: str, name: str, is_given: bool, as_json: bool) -> None:
-    """Give the API key called NAME a new value, and keep its other settings."""
+    """Give the API key named NAME a new value, and keep its other settings."""
     key = _given() if is_given else _made()
 
     def rotated(text: str) -> str:
@@ -170,7 +170,7 @@ def check(path: str, as_json: bool) -> None:
 
 
 def _max_priority() -> int:
-    """The server's own limit, which bounds the keys' limits."""
+    """The server's own limit, which the keys' limits can't exceed."""
     try:
         return settings.whole_number("max_priority", 0)
     except SettingsError as error:
@@ -185,7 +185,8 @@ def _given() -> str:
     key = sys.stdin.readline().strip()
     if len(key) < MIN_GIVEN or not key.isascii() or not key.isprintable() or " " in key:
         raise click.UsageError(
-            f"--stdin: a key must have at least {MIN_GIVEN} printable ASCII characters, no spaces"
+            f"--stdin: a key must have at least {MIN_GIVEN} printable ASCII characters, without"
+            " spaces"
         )
     return key
 

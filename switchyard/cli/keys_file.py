@@ -1,6 +1,6 @@
-"""Edits the file of API keys. Each change is atomic, so a running server never reads half of it.
-Comments are kept. The standard library can read TOML but not write it, so entries are edited as
-text.
+"""Edits the file of API keys. Each change is atomic, so a running server never reads a half-written
+file. Comments are kept. The standard library can read TOML but not write it, so entries are edited
+as text.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def read(path: str) -> KeyTable:
 
 
 def block(values: dict[str, Any]) -> str:
-    """A TOML block. JSON strings, numbers and lists are also valid in TOML."""
+    """Returns a TOML block. JSON strings, numbers and lists are also valid in TOML."""
     expires = values.get("expires")
     try:
         when = None if expires is None else datetime.fromisoformat(expires)
@@ -66,7 +66,7 @@ def place(parts: list[str], name: str, path: str) -> int:
             if len(entries) == 1:
                 return i
             raise Failed(f"{path} can't be edited, because it has multi-line strings or lists")
-    raise Failed(f"{path} has no key called {name}")
+    raise Failed(f"{path} has no key named {name}")
 
 
 def edit(
@@ -76,7 +76,7 @@ def edit(
     max_priority: int = MAX_PRIORITY,
 ) -> None:
     """Replaces the file in one step. Raises Failed unless a server with this `max_priority` could
-    read the result, and the result differs only in the entries `expected`.
+    read the result, and the result differs only in the `expected` entries.
     """
     with _locked(os.path.dirname(path)):
         before = read(path) if os.path.exists(path) else None
@@ -89,7 +89,7 @@ def edit(
         if not after.by_name:
             raise Failed(
                 f"{path}: this is the file's only key, and a server needs at least one: add another"
-                " key first, or disable this one with `disabled = true`"
+                " key first, or disable this key with `disabled = true`"
             )
         known = {} if before is None else before.by_name
         if not _differ(known, after.by_name) <= expected:
@@ -104,7 +104,7 @@ def _differ(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> set[st
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Locks out other commands that edit the file."""
+    """Prevents other commands from editing the file at the same time."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except OSError as error:
@@ -117,7 +117,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    """Keeps the file's owner and mode; a new file gets mode 0600."""
+    """Replaces the file, but keeps its owner and mode; a new file gets mode 0600."""
     directory = os.path.dirname(path)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".keys-")

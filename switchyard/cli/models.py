@@ -33,7 +33,7 @@ LOADS = {"start": "", "demand": ", on demand", "manual": ", only by an operator"
 @click.option("--json", "as_json", is_flag=True, help="Print the server's JSON.")
 @click.pass_obj
 def show(there: Context, as_json: bool) -> None:
-    """List models with their states and aliases, and the directories in models_dir that may be
+    """List models with their states and aliases, and the directories in models_dir that can be
     loaded.
     """
     answer = ask(there["base"], "GET", "/v1/models", there["headers"])
@@ -54,13 +54,13 @@ def show(there: Context, as_json: bool) -> None:
             click.echo(f"  {state['reason']}")
     answer = ask(there["base"], "GET", "/v1/model/list", there["headers"])
     for name in [card["id"] for card in json.loads(answer)["data"]][len(rows) :]:
-        click.echo(f"{name}: a directory of models_dir")
+        click.echo(f"{name}: a directory in models_dir")
 
 
 @models.command()
 @click.argument("name")
-@click.option("--model", help="A directory of models_dir, or the path of a configured model.")
-@click.option("--set", "settings", multiple=True, help="NAME=VALUE, as in a table [[models]].")
+@click.option("--model", help="A directory in models_dir, or the path of a configured model.")
+@click.option("--set", "settings", multiple=True, help="NAME=VALUE, as in a [[models]] table.")
 @click.option(
     "--way",
     type=click.Choice(["beside", "drain"]),
@@ -85,7 +85,7 @@ def load(
 
 
 def _show_progress(line: bytes) -> None:
-    """Shows the progress on a terminal, in a line that is updated in place."""
+    """Shows the progress on a terminal, on a line that is updated in place."""
     if line.startswith(b"data: ") and sys.stderr.isatty():
         progress = json.loads(line[6:]).get("progress")
         share = "" if progress is None else f"loading, {progress:.0%}"
@@ -122,8 +122,8 @@ def alias(there: Context, alias: str, name: str) -> None:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Name and value. The value is written as in the settings file, but strings need no quotes.
-    Raises click.UsageError.
+    """Returns name and value. The value is written as in the settings file, but strings need no
+    quotes. Raises click.UsageError.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

@@ -1,4 +1,4 @@
-"""Options that several commands share: the sources of the settings."""
+"""Options that several commands share, which are the sources of the settings."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def with_settings(command: Command) -> Command:
 
 
 def with_model_settings(command: Command) -> Command:
-    """Like `with_settings`, without --bind: for commands that do not listen at `bind`."""
+    """Like `with_settings`, without --bind, for commands that don't listen at `bind`."""
     for option in (
         click.argument("model_dir", required=False),
         click.option(
@@ -39,8 +39,8 @@ def read(
     assigned: tuple[str, ...],
     bind: str | None = None,
 ) -> Settings:
-    """The settings. Options are also put into the environment, which takes precedence over the
-    file. Raises click.UsageError, or SettingsError with the option's name.
+    """Returns the settings. Options are also put into the environment, which takes precedence over
+    the file. Raises click.UsageError, or SettingsError with the option's name.
     """
     options = {}
     for item in assigned:

@@ -37,7 +37,7 @@ def serve(**given: Any) -> None:
 
 @click.command("engine")
 @with_model_settings
-@click.option("--at", help="Where to listen: unix:PATH, or HOST:PORT. Default: the setting at.")
+@click.option("--at", help="Where to listen: unix:PATH, or HOST:PORT. Default: the `at` setting.")
 @click.option("--name", help="Name of the model, if the settings have several.")
 def shared_engine(at: str | None, name: str | None, **given: Any) -> None:
     """Run the engine of a model for several servers.

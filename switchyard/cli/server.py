@@ -1,4 +1,6 @@
-"""Finds and queries a running server, for the commands that need one; and `switchyard drain`."""
+"""Finds and queries a running server, for the commands that need one. Also contains `switchyard
+drain`.
+"""
 
 import http.client
 import json
@@ -46,8 +48,8 @@ def connect(
     url: str, timeout: float, context: ssl.SSLContext | None = None
 ) -> tuple[http.client.HTTPConnection, str]:
     """Returns a connection, and the prefix of its paths. `url`: http://, https:// or unix:PATH.
-    `timeout`: seconds to wait for each byte. `context`: for TLS; None checks the certificate.
-    Raises click.UsageError.
+    `timeout`: seconds to wait for each byte. `context`: the context for TLS, or None to check the
+    certificate. Raises click.UsageError.
     """
     if url.startswith("unix:"):
         return _UnixConnection(url.removeprefix("unix:"), timeout), ""
@@ -69,9 +71,9 @@ def ask(
     timeout: float = 30,
     each: Callable[[bytes], None] = lambda line: None,
 ) -> bytes:
-    """Returns the body of a successful answer. Otherwise the process exits with a message. `body`:
-    sent as JSON unless None. `timeout`: seconds to wait for each byte. `each` is called with each
-    line as it arrives.
+    """Returns the body of a successful response. Otherwise the process exits with a message.
+    `body`: sent as JSON unless it is None. `timeout`: seconds to wait for each byte. `each` is
+    called with each line as it arrives.
     """
     connection, prefix = connect(base, timeout)
     sent = dict(headers or {})
@@ -105,7 +107,7 @@ def drain(url: str | None) -> None:
     """Let this machine's server finish its requests and end.
 
     Returns immediately. The server exits after its last request, or after the number of seconds in
-    the setting grace.
+    the `grace` setting.
     """
     base = url or url_of_settings()
     ask(base, "POST", "/admin/drain")

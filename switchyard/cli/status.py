@@ -20,8 +20,8 @@ PAUSE = 2.0  # seconds between two updates
 @click.option("--watch", is_flag=True, help="Repeat every two seconds, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print the server's JSON.")
 def status(url: str | None, key: str | None, watch: bool, as_json: bool) -> None:
-    """Show each model's state, queue, batch and rates. With a user's key, this shows only states
-    and sums.
+    """Show each model's state, queue, batch and rates. With a user's key, this command shows only
+    states and totals.
     """
     base = url or url_of_settings()
     click.echo(_text(base, key, as_json))

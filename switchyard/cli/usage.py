@@ -52,7 +52,7 @@ def usage(
 
 
 @click.group()
-@click.option("--file", help="The ledger's file. Default: the setting ledger.")
+@click.option("--file", help="The ledger's file. Default: the `ledger` setting.")
 @click.pass_context
 def ledger(context: click.Context, file: str | None) -> None:
     """Back up the ledger, or delete a key's rows, even while its server runs."""
@@ -68,7 +68,7 @@ def backup(file: str | None, target: str) -> None:
 
     with _path(file) as path:
         back_up(path, target)
-    click.echo(f"{path} was copied to {target}")
+    click.echo(f"copied {path} to {target}")
 
 
 @ledger.command()
@@ -77,22 +77,24 @@ def backup(file: str | None, target: str) -> None:
 def forget(file: str | None, name: str) -> None:
     """Permanently delete all rows of the API key NAME.
 
-    A key that is still in use gets new rows: remove it first. While the command rewrites a large
-    file, a running server keeps its entries in memory, and counts failed writes.
+    A key that is still in use gets new rows, so remove the key first. While the command rewrites a
+    large file, a running server keeps its entries in memory, and counts failed writes.
     """
     from switchyard.app.ledger import file as ledger_file
 
     with _path(file) as path:
         num_requests, num_days = ledger_file.forget(path, name)
     if not num_requests and not num_days:
-        click.echo(f"switchyard: ledger {path} has no rows of {name}", err=True)
+        click.echo(f"switchyard: ledger {path} has no rows for {name}", err=True)
         sys.exit(1)
     click.echo(f"{name}: deleted {num_requests} requests and {num_days} daily sums")
 
 
 @contextlib.contextmanager
 def _path(file: str | None) -> Iterator[str]:
-    """The path of the ledger. An error inside ends the process with a message."""
+    """Yields the path of the ledger. An error inside the `with` block ends the process with a
+    message.
+    """
     try:
         path = file or settings.text("ledger", "")
         if not path:
@@ -104,7 +106,7 @@ def _path(file: str | None) -> Iterator[str]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines of a table with numbers aligned right. The last line is the total."""
+    """The lines of a table with right-aligned numbers. The last line is the total."""
     if not rows:
         return ["no usage"]
     names = list(rows[0])

@@ -1,4 +1,4 @@
-"""A model as an application of Ray Serve. Only Ray's processes import this module."""
+"""A model as a Ray Serve application. Only Ray's processes import this module."""
 
 from typing import Any
 

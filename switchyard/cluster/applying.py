@@ -1,5 +1,5 @@
-"""Waits until the cluster is as requested, and reports the progress. Works with any object that has
-the interface of `Cluster`.
+"""Waits until the cluster matches the request, and reports the progress. Works with any object that
+has the interface of `Cluster`.
 """
 
 import time
@@ -19,7 +19,7 @@ PLACING = 60.0  # the same if there seems to be room: a busy machine starts a pr
 
 
 def apply(cluster: Cluster, wanted: Sequence[Wanted], tell: Callable[[str], None]) -> int:
-    """Returns the exit status, which is 3 if an engine waits for a place or another `apply` has
+    """Returns the exit status, which is 3 if an engine waits for room or another `apply` has
     begun.
     """
     name = cluster.declare(wanted)
@@ -73,7 +73,7 @@ def down(cluster: Cluster, names: Sequence[str], grace: float, tell: Callable[[s
 
 
 def drain(address: str, here: Callable[[], Sequence[str]], tell: Callable[[str], None]) -> None:
-    """Wait until a machine has no more engines. `here`: the engines on that machine."""
+    """Waits until a machine has no more engines. `here`: the engines on that machine."""
     told, last = -REMIND, ""
     while left := here():
         line = f"{', '.join(left)}: waiting for replacements, and for all requests to end"
@@ -95,8 +95,8 @@ def is_done(wanted: Wanted, state: dict[str, Any] | None) -> bool:
 
 
 def _has_failed(state: dict[str, Any], faults: Sequence[str]) -> bool:
-    """Whether an engine has failed. `faults`: those since this `apply`. For Serve, a model that
-    lost an engine before this `apply` is still unhealthy.
+    """Whether an engine has failed. `faults`: the faults since this `apply`. Serve still considers
+    a model unhealthy that lost an engine before this `apply`.
     """
     is_over = state["state"] == "DEPLOY_FAILED" and not state["replicas"].get("RUNNING")
     is_new = is_over or (state["state"] in ("DEPLOY_FAILED", "UNHEALTHY") and faults)

@@ -76,7 +76,7 @@ def cluster() -> None:
 @click.option(
     "--engines",
     default=0,
-    help="Number of engines without a GPU that may run here. Default: 0, and none with a GPU.",
+    help="Number of engines without a GPU that may run here. Default: 0, and no engines with one.",
 )
 @click.option("--new-key", metavar="FILE", help="Write a key for all machines to FILE, and exit.")
 @_with_faults
@@ -129,7 +129,7 @@ def apply(address: str | None, dry_run: bool) -> None:
         steps = changes(models, there.there())
         click.echo("\n".join(steps) or "the engines match the settings")
         if any(node["is_head"] and node["engines"] for node in there.nodes()):
-            click.echo("the head may run engines, which end with it")
+            click.echo("the head may run engines, which end when the head ends")
         if dry_run:
             return
         # Even without steps: the range by which Serve scales later may have changed.
@@ -157,21 +157,23 @@ def down(address: str | None, name: str | None) -> None:
     with _connected(address) as (settings, there):
         names = list(there.there())
         if name is not None and name not in names:
-            raise ClusterError(f"{name} has no engines here; these have: {engine.listed(names)}")
+            raise ClusterError(
+                f"{name} has no engines here; these models have engines: {engine.listed(names)}"
+            )
         ending = names if name is None else [name]
         code = applying.down(there, ending, settings.grace, click.echo)
     sys.exit(code)
 
 
 def _here(address: str | None) -> tuple[Settings, ClusterSettings, str]:
-    """The settings, those of the cluster, and this machine's address. Raises SettingsError,
-    ClusterError, engine.ModelError.
+    """Returns the settings, the cluster's settings, and this machine's address. Raises
+    SettingsError, ClusterError, engine.ModelError.
     """
     check_installed()
     settings = read_settings()
     if settings.cluster is None and not os.path.exists(file()):
         raise SettingsError(
-            f"cluster: there is no {file()} here: run this on a machine that has it"
+            f"cluster: there is no {file()} here: run this command on a machine that has it"
         )
     wanted(settings)
     key_of(settings)
@@ -238,7 +240,7 @@ def _run(
 
 def _wait_for_head(place: ClusterSettings, variables: Mapping[str, str]) -> None:
     """Waits until the head can be reached and has the same key, and prints a line every half
-    minute. Ray itself would end immediately, or try a wrong key for minutes.
+    minute. Ray itself would end immediately, or retry with a wrong key for minutes.
     """
     while fault := _fault_of_head(place, variables):
         now = time.monotonic()
@@ -265,4 +267,4 @@ def _write_key(path: str) -> None:
     """Raises OSError if the file exists, because machines may use its key."""
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as key:
         key.write(secrets.token_hex(32) + "\n")
-    click.echo(f"{path} has a new key; copy it to each machine")
+    click.echo(f"{path} has a new key; copy the file to each machine")

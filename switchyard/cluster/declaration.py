@@ -74,13 +74,13 @@ def _needs(wanted: Wanted) -> dict[str, Any]:
 
 
 class ByJobs:
-    """An autoscaler for Serve, which aims at `jobs` jobs per engine."""
+    """An autoscaler for Serve that aims at `jobs` jobs per engine."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """`context`: Serve's. Returns the number of engines, and no state to remember."""
+        """`context`: Serve's context. Returns the number of engines, and no state to remember."""
         loads = context.aggregated_metrics or {}
         jobs, waiting = loads.get("jobs"), loads.get("wanted")
         if not jobs:  # no engine has reported yet

@@ -1,5 +1,6 @@
-"""Writes the list of engines of each model to a file. Runs as a process next to Ray's node: `python
--m switchyard.cluster.follower ADDRESS`. The process ends with the node, and is then started again.
+"""Writes the list of engines of each model to a file. Runs as a process next to Ray's node, as
+`python -m switchyard.cluster.follower ADDRESS`. The process ends with the node, and is then started
+again.
 """
 
 import os
@@ -19,9 +20,9 @@ LOOK = 1.0  # seconds between checks of the clock
 
 
 def write(path: str, at: Sequence[str]) -> bool:
-    """Replaces the file in one step, so that a server reads either the old engines or the new ones.
-    Doesn't write an empty list, because servers would treat it as a fault of the source. Returns
-    whether the file has changed.
+    """Replaces the file in one step, so that a server reads either the old engines or the new
+    engines. Doesn't write an empty list, because servers would treat it as a fault of the source.
+    Returns whether the file has changed.
     """
     text = "".join(f"{one}\n" for one in sorted(at))
     if not at or text == _text_of(path):
@@ -57,7 +58,7 @@ class Alarm:
     def _watch(self) -> None:
         while time.monotonic() < self._deadline:
             time.sleep(LOOK)
-        say("the head doesn't answer; the engines stay as they are")
+        say("the head doesn't respond; the engines stay as they are")
         os._exit(1)
 
 
@@ -73,7 +74,7 @@ def follow(cluster: Cluster, settings: ClusterSettings, alarm: Alarm) -> None:
             try:
                 at = [one["at"] for one in cluster.engines(name)]
             except Exception as reason:  # an engine that has just ended, or no head
-                fault = f"{name}: no answer: {type(reason).__name__}"
+                fault = f"{name}: no response: {type(reason).__name__}"
                 continue
             if write(settings.members_file(name), at):
                 say(f"{name}: {', '.join(at)}")

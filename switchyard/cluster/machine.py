@@ -1,4 +1,4 @@
-"""This machine in a cluster: its address there, and how Ray is started on it."""
+"""This machine's address in a cluster, and how Ray is started on this machine."""
 
 import hashlib
 import hmac
@@ -45,7 +45,9 @@ def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None
 
 
 def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for a command. All machines share one secret, which is the engines' key."""
+    """Ray's environment variables for a command. All machines share one secret, which is the
+    engines' key.
+    """
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": hmac.new(key, b"ray", hashlib.sha256).hexdigest(),
@@ -60,10 +62,10 @@ def environment(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
 
 
 def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, str]:
-    """Ray's variables for the processes that always run here. Unlike commands, these processes
-    survive the loss of the head. They end immediately on SIGTERM, because `cluster node --drain`
-    moves engines. Engines run at the niceness of `cluster node`; by default, Ray gives its workers
-    and their children a low priority.
+    """Ray's environment variables for the processes that always run here. Unlike commands, these
+    processes survive the loss of the head. They end immediately on SIGTERM, because `cluster node
+    --drain` moves engines. Engines run at the niceness of `cluster node`; by default, Ray gives its
+    workers and their children a low priority.
     """
     lasting = {
         "RAY_worker_niceness": "0",
@@ -76,8 +78,8 @@ def environment_of_machine(cluster: ClusterSettings, key: bytes) -> dict[str, st
 def ray_start(
     cluster: ClusterSettings, address: str, is_head: bool, slots: int, label: str | None = None
 ) -> list[str]:
-    """The command that runs Ray on this machine. `slots`: the number of engines without a GPU. If
-    this is 0, a head has no engines at all.
+    """The command that runs Ray on this machine. `slots`: the number of engines without a GPU. With
+    0, a head has no engines at all.
     """
     place = ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]
     return [

@@ -32,11 +32,11 @@ FAULT = "RuntimeError: "  # begins the line with a supervisor's reason why there
 
 
 class ClusterError(Exception):
-    """The reason, in one line, why a command can't work on the cluster."""
+    """The reason, in one line, why a command fails on the cluster."""
 
 
 def check_installed() -> None:
-    """Raises ClusterError if Ray is missing or has another version."""
+    """Raises ClusterError if Ray is missing or has the wrong version."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError(f"ray is not installed: {CURE}")
     if not (found := importlib.metadata.version("ray")).startswith(f"{VERSION}."):
@@ -46,7 +46,9 @@ def check_installed() -> None:
 def key_of(settings: Settings) -> bytes:
     """The key that all machines share. Raises ClusterError, engine.ModelError."""
     if not (key := read_key(settings.engine_key_file)):
-        raise ClusterError("engine_key_file: a cluster needs a key, the same on every machine")
+        raise ClusterError(
+            "engine_key_file: a cluster needs a key, which must be the same on every machine"
+        )
     return keys_in(key)[0]
 
 
@@ -59,8 +61,8 @@ def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
 
 
 def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
-    """Why the head refuses this machine; empty if it doesn't. Runs in another process, because Ray,
-    if imported here, would occupy memory as long as this process runs.
+    """Why the head refuses this machine, or empty if it doesn't. Runs in another process, because
+    Ray, if imported here, would occupy memory as long as this process runs.
     """
     command = [sys.executable, "-c", KNOCK, f"{cluster.head}:{PORT}"]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, timeout=60)
@@ -68,9 +70,9 @@ def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
 
 
 def drain(settings: Settings, address: str) -> None:
-    """Makes Serve start a machine's engines elsewhere, then end those on the machine, and place no
-    others on it. Raises ClusterError. Doesn't use `Cluster`, because Ray ends on the machine with
-    the last engine, and so does each process that is connected to it.
+    """Makes Serve start a machine's engines elsewhere, then end the engines on the machine, and
+    place no others there. Raises ClusterError. Doesn't use `Cluster`, because Ray ends on the
+    machine with the last engine, as does each process that is connected to Ray.
     """
     gcs = _connect(settings)
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
@@ -79,7 +81,7 @@ def drain(settings: Settings, address: str) -> None:
     nodes = gcs.get_all_node_info(timeout=REACH, state_filter=GcsNodeInfo.ALIVE)
     found = [node for node, one in nodes.items() if one.node_manager_address == address]
     if not found:
-        raise ClusterError(f"{address} is not in the cluster now")
+        raise ClusterError(f"{address} is not in the cluster at present")
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # without a deadline
     is_accepted, why = gcs.drain_node(found[0].hex(), reason, "cluster node --drain", 0)
     if not is_accepted:
@@ -87,7 +89,9 @@ def drain(settings: Settings, address: str) -> None:
 
 
 def _connect(settings: Settings) -> Any:
-    """A connection to the store of the cluster's state. Raises ClusterError within seconds."""
+    """Returns a connection to the store of the cluster's state. Raises ClusterError within
+    seconds.
+    """
     check_installed()
     assert settings.cluster is not None
     os.environ.update(environment(settings.cluster, key_of(settings)))
@@ -107,19 +111,21 @@ def cause_of(apply: str, version: str) -> str:
 
 
 def explain(text: str) -> str:
-    """What one of Ray's errors means for an operator, in one line; empty for an unknown error."""
+    """What one of Ray's errors means for an operator, in one line, or empty for an unknown
+    error.
+    """
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
         return "the head has a different key: compare engine_key_file"
     if "Version mismatch" in text:
         words = [line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line]
         return f"the head has different versions of Ray or Python: {', '.join(words) or CURE}"
     if "Can't find a node_ip_address" in text or "node with" in text.lower():
-        return "this machine is not in the cluster: run this where the head or a node runs"
+        return "this machine is not in the cluster: run this command where the head or a node runs"
     return ""
 
 
 class Store:
-    """Ray's store of small values, in any of Ray's processes."""
+    """Ray's store of small values, available in any of Ray's processes."""
 
     def get(self, key: str) -> str:
         from ray.experimental.internal_kv import _internal_kv_get
@@ -136,7 +142,7 @@ class Cluster:
     """A connection to the head. One thread."""
 
     def __init__(self, settings: Settings, address: str) -> None:
-        """`address`: that of this machine. Raises ClusterError within seconds."""
+        """`address`: this machine's address. Raises ClusterError within seconds."""
         self._gcs = _connect(settings)  # `init` keeps trying a wrong key for minutes
         assert settings.cluster is not None
         import ray
@@ -193,8 +199,8 @@ class Cluster:
         return found
 
     def engines(self, name: str, is_whole: bool = True) -> list[dict[str, Any]]:
-        """What each running engine of a model reports about itself. If an engine doesn't answer and
-        all are required (`is_whole`), this raises Ray's error.
+        """What each running engine of a model reports about itself. Raises Ray's error if an engine
+        doesn't respond and all are required (`is_whole`).
         """
         handle = self._serve.get_deployment_handle(DEPLOYMENT, name)
         answers = handle.broadcast("info").results(timeout_s=ASK, return_exceptions=not is_whole)
@@ -202,7 +208,7 @@ class Cluster:
         return sorted(found, key=lambda one: str(one["at"]))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The machines of the cluster, with the resources that Ray may use."""
+        """The machines in the cluster, with the resources that Ray may use."""
         draining = self._gcs.get_draining_nodes(timeout=REACH)
         return [
             {
@@ -218,7 +224,7 @@ class Cluster:
         ]
 
     def faults(self, wanted: Wanted) -> list[str]:
-        """Why engines of a model failed since the last `apply`: a line for each machine."""
+        """Why engines of a model failed since the last `apply`, as a line for each machine."""
         cause = cause_of(self._store.get(APPLY), wanted.version)
         here = [str(one["address"]) for one in self.nodes()]
         lines = {at: Failures(self._store, wanted.name, at, cause).line() for at in here}

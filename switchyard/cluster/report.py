@@ -10,7 +10,7 @@ from switchyard.cluster.wanted import Wanted
 
 
 def report(cluster: Cluster, wanted: Sequence[Wanted]) -> dict[str, Any]:
-    """The machines, and each model with its engines, in the form of the JSON output."""
+    """The machines, and each model with its engines, in the format of the JSON output."""
     by_name = {one.name: one for one in wanted}
     models = {}
     for name, state in cluster.states().items():

@@ -1,5 +1,5 @@
 """A process that supervises one engine, which Ray Serve calls a replica. Runs in one of Ray's
-workers, which has the variables of `switchyard cluster node`.
+workers, with the environment variables of `switchyard cluster node`.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ LOST = 1  # exit status
 
 
 class Supervisor:
-    """Starts an engine, and ends when the engine ends. Serve then starts another where there is
-    room.
+    """Starts an engine, and ends when the engine ends. Serve then starts another engine where there
+    is room.
     """
 
     def __init__(
         self, name: str, version: str, address: str, files: str, failures: Failures
     ) -> None:
-        """`version`: that of the settings that `apply` has read. `files`: the model's fingerprint
-        where `apply` ran; empty if the model isn't there. Raises RuntimeError with a one-line
-        message.
+        """`version`: the version of the settings that `apply` has read. `files`: the model's
+        fingerprint where `apply` ran, or empty if the model isn't there. Raises RuntimeError with a
+        one-line message.
         """
         if failures.is_pause:
             raise RuntimeError(f"{address}: {failures.line()}")
@@ -73,8 +73,8 @@ class Supervisor:
             raise RuntimeError(self._engine.fault)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """The jobs here, and those that wait in servers for an engine. Ray Serve scales according
-        to these numbers.
+        """The number of jobs here, and of jobs that wait in servers for an engine. Ray Serve scales
+        according to these numbers.
         """
         return loads_in(self._engine.status)
 
@@ -85,7 +85,7 @@ class Supervisor:
 
 
 def _compare(wanted: Wanted, files: str) -> None:
-    """Raises RuntimeError if the model here differs from that where `apply` ran."""
+    """Raises RuntimeError if the model here differs from the model where `apply` ran."""
     if files and (own := wanted.files()) != files:
         raise RuntimeError(
             f"{wanted.path} has {f'the files {own}' if own else 'no model'}, but apply ran with"
@@ -94,5 +94,5 @@ def _compare(wanted: Wanted, files: str) -> None:
 
 
 def loads_in(status: str) -> dict[str, float]:
-    """The numbers in the status of an engine: "ready, 3 jobs, 2 wanted"."""
+    """The numbers in an engine's status, such as "ready, 3 jobs, 2 wanted"."""
     return {what: float(number) for number, what in re.findall(r"(\d+) (jobs|wanted)", status)}

@@ -1,4 +1,4 @@
-"""What the settings require of a cluster, and how that differs from its state. Pure."""
+"""What the settings require of a cluster, and how the cluster's state differs from that. Pure."""
 
 import hashlib
 import json
@@ -17,9 +17,10 @@ NOT_OF_AN_ENGINE = ("at", "link", "engine_key_file")  # options that an engine d
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model's engines. `jobs`: how many jobs each engine should have; this determines the number
-    of engines, from `least` to `most`. `nodes`: labels of the machines that may run them; none: any
-    machine. `version`: from `version_of`. `path`: of the model's files.
+    """A model's engines. `jobs`: how many jobs each engine should have, which determines the number
+    of engines, from `least` to `most`. `nodes`: the labels of the machines that may run them;
+    without labels, any machine may. `version`: the result of `version_of`. `path`: the path of the
+    model's files.
     """
 
     name: str
@@ -33,8 +34,8 @@ class Wanted:
     path: str = ""
 
     def files(self) -> str:
-        """Fingerprint of the model's files on this machine; empty if there are none, such as when a
-        volume isn't mounted, or if they can't be read.
+        """The fingerprint of the model's files on this machine. Empty if there are no files, for
+        example because a volume isn't mounted, or if they can't be read.
         """
         root = Path(self.path)
         try:
@@ -52,13 +53,11 @@ class There:
 
 
 def wanted(settings: Settings) -> list[Wanted]:
-    """Raises engine.ModelError, and SettingsError without a table `[cluster]` or without a model
-    for it.
-    """
+    """Raises engine.ModelError, and SettingsError without a `[cluster]` table or a model for it."""
     if settings.cluster is None:
-        raise SettingsError("cluster: the settings have no table [cluster]", "cluster")
+        raise SettingsError("cluster: the settings have no [cluster] table", "cluster")
     if not (models := settings.in_cluster()):
-        raise SettingsError('models: none has at = ["cluster"]', "models")
+        raise SettingsError('models: no model has at = ["cluster"]', "models")
     return [_of_model(one, settings.grace) for one in models]
 
 
@@ -88,7 +87,7 @@ def version_of(model: TableModel) -> str:
 
 
 def changes(wanted: Sequence[Wanted], there: Mapping[str, There]) -> list[str]:
-    """A line for each model that `apply` changes. No lines if everything is as wanted."""
+    """Yields a line for each model that `apply` changes, or no lines if nothing has to change."""
     lines = [line for one in wanted if (line := _change(one, there.get(one.name)))]
     names = {one.name for one in wanted}
     return [

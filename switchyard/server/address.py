@@ -1,5 +1,5 @@
-"""Checks whether an address is free. Uses only Python's standard library, because it also runs
-before any package is installed.
+"""Checks whether an address is free. Uses only Python's standard library, because the check also
+runs before any package is installed.
 """
 
 import errno
@@ -12,8 +12,8 @@ LOOK = 0.05  # seconds between checks
 
 
 def refusal(bind: str) -> str | None:
-    """Why the server can't listen on the address, and a remedy; otherwise None. An address in an
-    unknown format is accepted.
+    """Returns why the server can't listen on the address, with a remedy, or None if it can. An
+    address in an unknown format is accepted.
     """
     found = _look(bind)
     return None if found is None else found[0]
@@ -21,7 +21,7 @@ def refusal(bind: str) -> str | None:
 
 def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str | None:
     """Like `refusal`, after waiting for up to `seconds` for another server to release the address.
-    `tell` gets a message about the wait.
+    `tell` is called with a message about the wait.
     """
     end = time.monotonic() + seconds
     found = _look(bind)
@@ -34,8 +34,8 @@ def refusal_after(bind: str, seconds: float, tell: Callable[[str], None]) -> str
 
 
 def _look(bind: str) -> tuple[str, bool] | None:
-    """Why the server can't listen on the address, and whether another program holds it; None if it
-    is free.
+    """Returns why the server can't listen on the address, and whether another program holds it, or
+    None if it is free.
     """
     if bind.startswith("unix:"):
         return _of_path(bind.removeprefix("unix:"))

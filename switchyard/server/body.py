@@ -31,12 +31,12 @@ _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*")
 
 
 class Body(io.RawIOBase):
-    """`wsgi.input` of one request. Raises BadRequest for a truncated or malformed body, BodyTimeout
-    for a late one, and Full if `RequestThreads` refuses the body.
+    """The `wsgi.input` of one request. Raises BadRequest for a truncated or malformed body,
+    BodyTimeout for a late body, and Full if `RequestThreads` refuses the body.
     """
 
     def __init__(self, connection: "Connection", length: int | None) -> None:
-        """`length` None: the body is chunked."""
+        """`length`: the length of the body, or None if it is chunked."""
         self.failed = False  # for gunicorn: the start of the next request is unknown
         self.is_over = length == 0
         self._connection = connection
@@ -70,8 +70,8 @@ class Body(io.RawIOBase):
         return count
 
     def skip(self) -> bool:
-        """Whether the whole body has been read. Skips the rest of a short body if it has
-        arrived.
+        """Skips the rest of a short body if it has arrived. Returns whether the whole body has been
+        read.
         """
         buffer = self._connection.buffer
         if not self.is_over and not self._is_chunked and self._left <= SMALL:
@@ -125,7 +125,7 @@ class Body(io.RawIOBase):
         self._refuse(f"more than {MAX_TRAILERS} trailers")
 
     def _line(self, max_bytes: int) -> bytes:
-        """The next line, without its line break, which must come within `max_bytes`."""
+        """Returns the next line without its line break, which must occur within `max_bytes`."""
         buffer = self._connection.buffer
         num_searched = 0
         while (end := buffer.find(b"\r\n", max(num_searched - 1, 0), max_bytes + 2)) < 0:
@@ -138,7 +138,7 @@ class Body(io.RawIOBase):
         return line
 
     def _receive(self, size: int) -> None:
-        """Receives more bytes into the buffer, including those of later requests."""
+        """Receives more bytes into the buffer, including bytes of later requests."""
         sock = self._connection.sock
         if self._connection.is_late:
             seconds = self._connection.body_within

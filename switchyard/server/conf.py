@@ -1,4 +1,6 @@
-"""gunicorn's configuration: one threaded worker, which holds the model. Settings: app/config.py."""
+"""gunicorn's configuration, with one threaded worker, which holds the model. Settings are in
+app/config.py.
+"""
 
 import logging
 import math
@@ -25,8 +27,8 @@ from switchyard.server.notifier import Notifier, Pulse
 from switchyard.server.worker import BOOT_ERROR, LAST_WRITES, RELEASE, Worker
 
 ONE_WORKER = (
-    "switchyard: one worker only: each would load its own model, and threads and CUDA do not"
-    " survive a fork. For more requests at once, raise SWITCHYARD_MAX_BATCH_SIZE."
+    "switchyard: only one worker is supported: each would load its own model, and threads and CUDA"
+    " do not survive a fork. For more requests at once, raise SWITCHYARD_MAX_BATCH_SIZE."
 )
 RELOAD = (
     " is refused: a second worker would load the model beside the first. To load new settings"
@@ -37,7 +39,7 @@ LOST = 1  # the exit status of a worker after which gunicorn starts another
 
 
 def _stop(message: str, status: int = 1) -> NoReturn:
-    """Ends the process immediately. With --preload, torch may be half imported, and would print
+    """Ends the process immediately. With --preload, torch may be half-imported, and would print
     errors during an orderly exit.
     """
     logs.say(message, log_format, is_error=True)
@@ -45,8 +47,8 @@ def _stop(message: str, status: int = 1) -> NoReturn:
 
 
 def _try(served: Sequence[engine.Served]) -> None:
-    """Tests model directories in the master. Each worker is a fork of it, and needn't test them
-    again. Raises ModelError.
+    """Tests model directories in the master, so that workers, which are forks of it, needn't test
+    them again. Raises ModelError.
     """
     if served:
         names = ", ".join(one.config.name for one in served)
@@ -139,7 +141,7 @@ def _is_private(address: Any) -> bool:
 
 
 class Patience:
-    """Lets the master check its worker once a second, except for the first time after a pause. If
+    """Lets the master check its worker once a second, but skips the first check after a pause. If
     the machine or the container was paused, the worker was paused too, and has not yet given a sign
     of life.
     """
@@ -156,8 +158,8 @@ class Patience:
 
 
 def when_ready(server: Any) -> None:
-    """Sets signal handlers in the master: the first SIGTERM or SIGINT drains, the second ends the
-    server immediately.
+    """Sets signal handlers in the master. The first SIGTERM or SIGINT drains the server, and the
+    second ends it immediately.
     """
     signals = iter([signal.SIGTERM])
 
@@ -182,8 +184,8 @@ def when_ready(server: Any) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for two of gunicorn's lines about a worker that could not load the model, which has
-    already been reported.
+    """Returns False for two of gunicorn's log lines about a worker that could not load the model,
+    because that failure has already been reported.
     """
     is_exit = str(record.msg).startswith("Worker (pid:%s) exited") and record.args
     is_boot_error = isinstance(is_exit, tuple) and is_exit[-1] == BOOT_ERROR
@@ -240,7 +242,7 @@ def _address(listener: Any) -> tuple[str, str]:
 
 def _watch(worker: Worker, wsgi: ModuleType, where: str, url: str) -> None:
     """Logs the address once the model is warm. Ends the process when an engine is lost for good. If
-    the engine could not even load, the status is BOOT_ERROR; otherwise gunicorn starts another
+    the engine could not even load, the exit status is BOOT_ERROR; otherwise gunicorn starts another
     worker.
     """
     models: engine.Models = wsgi.models

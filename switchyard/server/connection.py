@@ -1,5 +1,5 @@
-"""A client's connection. The connection waits on the worker's poller until the head of a request
-and a small body are complete, and again after the last answer. With gunicorn's own worker, it would
+"""A client's connection. The connection waits on the worker's poller until a request's headers and
+a small body are complete, and again after the last response. With gunicorn's own worker, it would
 occupy a request thread meanwhile.
 """
 
@@ -63,7 +63,7 @@ class Connection(TConn):  # type: ignore[misc]
         self, begin_within: float, head_within: float, body_within: float, now: float
     ) -> None:
         """Begins to wait for a request. The limits are in seconds: from now to the first byte of
-        the head, from now to its last byte, and from then to the last byte of a small body.
+        the headers, from now to their last byte, and from then to the last byte of a small body.
         """
         self.is_late = self.is_turned_away = False
         self.body_within = body_within
@@ -72,8 +72,8 @@ class Connection(TConn):  # type: ignore[misc]
         self.sock.setblocking(False)
 
     def receive(self) -> bool:
-        """Reads what has arrived of a request. Returns False at the end of the stream. Raises
-        OSError.
+        """Reads the part of a request that has arrived. Returns False at the end of the stream.
+        Raises OSError.
         """
         data = self.sock.recv(RECEIVE)
         self.buffer += data
@@ -91,8 +91,8 @@ class Connection(TConn):  # type: ignore[misc]
             return True
 
     def has_request(self) -> bool:
-        """Whether the head and a small body are complete. A head that is too large, and will be
-        refused, counts as complete.
+        """Whether the headers and a small body are complete. Headers that are too large, and will
+        be refused, count as complete.
         """
         if not self._head_end:
             self._find_head()
@@ -145,8 +145,8 @@ class Connection(TConn):  # type: ignore[misc]
     # Any thread
 
     def has_left(self) -> bool:
-        """Whether the client has reset the connection, so that no answer can arrive. A client that
-        has only shut down its sending side may still read.
+        """Whether the client has reset the connection, so that no response can arrive. A client
+        that has only shut down its sending side may still read.
         """
         poll = select.poll()
         poll.register(self.sock, 0)  # only errors
@@ -155,8 +155,8 @@ class Connection(TConn):  # type: ignore[misc]
     # A request thread
 
     def init(self) -> None:
-        """Gives the head to gunicorn's parser. Raises errors that gunicorn answers with 414 or
-        431.
+        """Passes the headers to gunicorn's parser. Raises errors to which gunicorn responds with
+        414 or 431.
         """
         self.initialized = True
         if self.parser is None:
@@ -173,7 +173,7 @@ class Connection(TConn):  # type: ignore[misc]
 
 
 class _Unreader(SocketUnreader):  # type: ignore[misc]
-    """The input of gunicorn's parser. It holds one head at a time."""
+    """The input of gunicorn's parser. It holds the headers of one request at a time."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.sock)
@@ -190,10 +190,10 @@ class _Request(Request):  # type: ignore[misc]
         connection.body = self.body
 
     def should_close(self) -> bool:
-        """Whether to close the connection after this answer. This includes answers to requests
-        whose body was not read, since the next head may be far away, and those to a POST from a
-        browser's page. When a page abandons an answer on a reusable connection, Chromium keeps
-        reading for up to 5 seconds (its HttpResponseBodyDrainer).
+        """Whether to close the connection after this response. It is closed if the request's body
+        was not read, because the next headers may be far away, and after a POST from a browser's
+        page. When a page abandons a response on a reusable connection, Chromium keeps reading for
+        up to 5 seconds (its HttpResponseBodyDrainer).
         """
         is_of_page = self.method == "POST" and any(name == "ORIGIN" for name, _ in self.headers)
         if is_of_page or (self.body is not None and not self.body.skip()):

@@ -15,7 +15,7 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def open_standard_streams() -> None:
-    """Opens closed standard streams to /dev/null, because libraries write to the streams'
+    """Opens closed standard streams on /dev/null, because libraries write to the streams'
     descriptors, even if one of these now belongs to another file. An engine's process inherits the
     streams.
     """
@@ -26,15 +26,15 @@ def open_standard_streams() -> None:
 
 
 def check_temporary_directory(path: str | None) -> None:
-    """Checks `path`, or else the system's temporary directory. Raises OSError."""
+    """Checks `path`, or the system's temporary directory if there is no path. Raises OSError."""
     with tempfile.TemporaryFile(dir=path) as file:
         file.write(b"x")
 
 
 def raise_open_files() -> int:
-    """Raises the soft limit of open files to the hard one, for this process and its children. The
-    default soft limit, which is meant for `select`, is a hundredth of the hard one. Returns the new
-    limit.
+    """Raises the soft limit on open files to the hard limit, for this process and its children. The
+    default soft limit, which is meant for `select`, is a hundredth of the hard limit. Returns the
+    new limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # the system allows less
@@ -70,15 +70,15 @@ def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
 
 
 def threads_allowed() -> str:
-    """The limits on the number of threads, in words. Memory is another limit."""
+    """Describes the limits on the number of threads. Memory is another limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    user = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} of this user"
+    user = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} for this user"
     group = min(_pids_max(), default=None)
     return f"{user} (ulimit -u), {group or 'no limit'} (pids.max of the control group)"
 
 
 def _pids_max() -> list[int]:
-    """Limits of the control groups of this process, from the outermost."""
+    """The limits of this process's control groups, from the outermost."""
     limits = []
     with contextlib.suppress(OSError, ValueError):  # not Linux
         for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Sends messages to systemd with the protocol of sd_notify: datagrams to a socket."""
+"""Sends messages to systemd with the protocol of sd_notify, as datagrams to a socket."""
 
 import contextlib
 import socket
@@ -18,8 +18,8 @@ class Notifier:
     """Does nothing without an address. May be used on any thread and in signal handlers."""
 
     def __init__(self, address: str = "", watchdog: float = 0.0) -> None:
-        """`watchdog`: the maximum number of seconds between signs of life for systemd; 0: none are
-        needed.
+        """`watchdog`: the maximum number of seconds between signs of life for systemd, or 0 if none
+        are needed.
         """
         self.is_on = bool(address)
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -92,7 +92,7 @@ class Pulse:
         return all(now - since <= self._bears(name) for name, since in self._hangs_since.items())
 
     def _bears(self, name: str) -> float:
-        """Seconds that a model of this name may hang."""
+        """The seconds for which a model of this name may hang."""
         config = self._models.served(name).config
         # Ending the server would not repair a shared engine.
         return float("inf") if config.link == "socket" else config.hang_exit + OWN_TURN

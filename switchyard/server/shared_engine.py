@@ -22,9 +22,9 @@ LOOK = 0.2  # seconds between checks of the engine
 
 
 def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
-    """Runs until the engine ends, or a signal ends it: the first SIGTERM or SIGINT drains, the
-    second ends it immediately. Returns the exit status. Raises engine.ModelError if it can't listen
-    on the address.
+    """Runs until the engine ends, or a signal ends it. The first SIGTERM or SIGINT drains the
+    engine, and the second ends it immediately. Returns the exit status. Raises engine.ModelError if
+    it can't listen on the address.
     """
     faulthandler.enable()
     notifier = Notifier.take(os.environ)

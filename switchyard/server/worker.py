@@ -1,6 +1,6 @@
 """gunicorn's threaded worker, which drains before it ends, and doesn't wait for slow clients.
 
-The replaced methods are those of gunicorn 27.0.1.
+The methods that it replaces are gunicorn 27.0.1's.
 """
 
 import contextlib
@@ -94,7 +94,9 @@ class Worker(ThreadWorker):
             engine.ALARMS.set(math.inf, lambda: None)  # keeps the alarms' thread running
         except RuntimeError as error:
             number = threading.active_count()
-            message = f"{error} in addition to {number}; see the limits above, or memory"
+            message = (
+                f"{error} in addition to {number}; check the limits above, and the free memory"
+            )
             is_json = isinstance(self.log, JsonLogger)
             say(f"switchyard: {message}", "json" if is_json else "text", is_error=True)
             sys.exit(BOOT_ERROR)
@@ -114,7 +116,7 @@ class Worker(ThreadWorker):
 
     def handle_exit(self, sig: int | None, frame: FrameType | None) -> None:
         """Drains on SIGTERM and SIGINT. gunicorn's own handler would immediately stop accepting
-        connections, and would cut off answers.
+        connections, and would cut off responses.
         """
         if getattr(self, "wsgi", None) is None:  # not loaded
             super().handle_exit(sig, frame)
@@ -122,7 +124,9 @@ class Worker(ThreadWorker):
             self._shall_drain.put(None)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """Ends immediately on SIGQUIT, which the master sends on the second SIGINT or SIGTERM."""
+        """Ends the worker immediately on SIGQUIT, which the master sends on the second SIGINT or
+        SIGTERM.
+        """
         threading.Thread(target=_exit_in, args=(LAST_WRITES,), name="quit", daemon=True).start()
         super().handle_quit(sig, frame)
 
@@ -131,15 +135,15 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled and time.monotonic() >= self._accept_from)
 
     def accept(self, listener: Any) -> None:
-        """Accepts all waiting connections, unless there are too many. If a turn accepted only one,
-        the others would wait for everything else that happens in a turn. If there is no free file
-        or memory, gunicorn's own method raises an error, which ends the worker.
+        """Accepts all waiting connections, unless there are too many. If a turn accepted only one
+        connection, the others would wait for everything else that happens in a turn. If there is no
+        free file or memory, gunicorn's own method raises an error, which ends the worker.
         """
         while self._accept_one(listener) and self.nr_conns < self.worker_connections:
             pass
 
     def _accept_one(self, listener: Any) -> bool:
-        """Whether there may be another connection."""
+        """Returns whether there may be another connection."""
         try:
             if self._is_plain:
                 sock, client = listener.accept()
@@ -148,7 +152,7 @@ class Worker(ThreadWorker):
                 return False
         except OSError as error:
             if error.errno in NO_ROOM:
-                self.log.warning("No room for a new connection; next try in a second: %s", error)
+                self.log.warning("No room for a new connection; retrying in a second: %s", error)
                 self._accept_from = time.monotonic() + ACCEPT_AGAIN
                 self.set_accept_enabled(False)
             elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
@@ -181,7 +185,7 @@ class Worker(ThreadWorker):
             self._wait_for_end(conn)
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Called at each turn of the main loop."""
+        """Called in each turn of the main loop."""
         super().murder_keepalived(force)
         self._entrance.look()
         now = time.monotonic()
@@ -229,7 +233,7 @@ class Worker(ThreadWorker):
 
     def _wait_for_end(self, connection: Connection) -> None:
         """Waits for the client to close the connection. An immediate close would reset a connection
-        with unread bytes, and its client might never see the answer.
+        with unread bytes, and its client might never see the response.
         """
         is_read = connection.body is None or connection.body.is_over
         try:
@@ -311,9 +315,9 @@ class Worker(ThreadWorker):
     # Watch's thread
 
     def make_room(self, status: int) -> None:
-        """Ends, so that the master starts another worker. New connections wait for that worker;
-        running answers are finished. `status`: the exit status if the process does not end by
-        itself in time.
+        """Ends this worker, so that the master starts another. New connections wait for the new
+        worker; responses in progress are completed. `status`: the exit status if the process does
+        not end by itself in time.
         """
         super().handle_exit(None, None)
         _exit_in(LAST_WRITES, status)
@@ -336,7 +340,7 @@ class Worker(ThreadWorker):
             keep = super().handle(conn)
         except BaseException as error:  # a Rust panic would end the main loop
             if self._request.is_answered:
-                self.log.exception("A request failed in the middle of its answer")
+                self.log.exception("A request failed in the middle of its response")
             else:
                 self.handle_error(None, conn.sock, conn.client, error)
             keep = False
@@ -368,7 +372,7 @@ class Worker(ThreadWorker):
         return partial(self.method_queue.defer, self._wait_for_end, conn)
 
     def _leave_entrance(self) -> None:
-        """Called when the current request has submitted its jobs or waits, perhaps on another
+        """Called when the current request has submitted its jobs or waits, possibly on another
         thread.
         """
         if (conn := getattr(self._request, "connection", None)) is not None:
@@ -379,7 +383,7 @@ class Worker(ThreadWorker):
             self._request.alarm.cancel()
 
     def note_answer(self, response: Any) -> None:
-        """`response`: gunicorn's response for a request that has ended; None if there is none."""
+        """`response`: gunicorn's response to a request that has ended, or None if there is none."""
         self._request.is_answered = response is not None and response.headers_sent
         self._request.is_refused = not self._request.is_answered or response.status_code >= 400
 
@@ -404,8 +408,8 @@ def _announce(models: engine.Models, settings: Settings) -> None:
 
 
 def _exit_in(seconds: float, status: int = 0) -> None:
-    """Ends the process in `seconds` if it has not ended by then. The default status is success. An
-    ordinary exit would wait for threads that wait for clients.
+    """Ends the process after `seconds` if it has not ended by then, by default with success. An
+    ordinary exit would wait for threads that are waiting for clients.
     """
     time.sleep(seconds)
     os._exit(status)

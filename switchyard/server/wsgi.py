@@ -1,4 +1,5 @@
-"""The composition root: settings -> models -> app. `gunicorn`, `flask run` and waitress serve it.
+"""The composition root: settings -> models -> app. `gunicorn`, `flask run` and waitress serve the
+app.
 
 Importing this module starts loading the model, on its engine thread, in this process.
 """
@@ -55,7 +56,7 @@ except (SettingsError, engine.ModelError) as error:
     sys.exit(3)  # after any other status, gunicorn starts another worker
 if server.ignored_directory is not None:
     logging.getLogger("switchyard.server").warning(
-        "PROMETHEUS_MULTIPROC_DIR is ignored: Switchyard has one process"
+        "PROMETHEUS_MULTIPROC_DIR is ignored, because Switchyard has only one process"
     )
 # With the default of 700 objects, parsing a body of a million lists scans all of them repeatedly,
 # so that no other thread runs for half a second.

@@ -1,5 +1,5 @@
 """A scripted model for tests of applications that use the extension. The model needs neither torch
-nor a thread; routes, validation and streaming are real.
+nor a thread, but routes, validation and streaming are real.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ __all__ = ["Fake", "fake", "faking"]
 
 
 class FakeModels(engine.Models):
-    """A table whose engines need neither loads nor regular checks."""
+    """A table whose engines need neither loading nor regular checks."""
 
     def start(self) -> None:
         self._process = os.getpid()
@@ -40,7 +40,7 @@ FAKES = f"{HOST}_fakes"  # in an application's extensions: those that aren't clo
 
 class Fake:
     """Replaces the models of one application, until `close`, or until the `with` block ends. If
-    there are several, the most recent one that isn't closed is in effect.
+    there are several fakes, the most recent one that isn't closed is in effect.
     """
 
     def __init__(self, app: Any, answers: Mapping[str, Answer] | None = None) -> None:
@@ -60,7 +60,7 @@ class Fake:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """The script, which may be changed."""
+        """The script, which tests may change."""
         return self._script.answers
 
     @property
@@ -90,14 +90,15 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Makes the model of a Flask application that uses the extension give answers from a script. If
-    a prompt contains several keys, it gets the answer of the key that ends last. An answer is a
-    string; an exception of `switchyard.engine`, `switchyard.app` or `switchyard.app.exceptions`,
-    which is raised; or a tuple of a string and the exception that follows it. A prompt without any
-    key gets a text that says so.
+    """Makes a Flask application's model, which the application uses through the extension, give
+    answers from a script. If a prompt contains several keys, it gets the answer for the key that
+    ends last. An answer is a string, an exception, which is raised, or a tuple of a string and the
+    exception that follows it. Exceptions are those in `switchyard.engine`, `switchyard.app` and
+    `switchyard.app.exceptions`. A prompt without any key gets a text that says so.
 
     The tokenizer and the chat template are the application's own; in client mode, they are the demo
-    model's, whatever the model's name. Limits on tokens apply; sampling parameters have no effect.
+    model's, whatever the model's name. Limits on tokens apply, but sampling parameters have no
+    effect.
     """
     return Fake(app, answers)
 

@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture
 def fake_switchyard() -> Iterator[Any]:
-    """`fake_switchyard(app, answers)` works like `switchyard.testing.fake`, and ends with the
-    test.
+    """`fake_switchyard(app, answers)` works like `switchyard.testing.fake`, and is closed when the
+    test ends.
     """
     from switchyard.testing import faking  # only on use: it imports Flask
 

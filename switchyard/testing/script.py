@@ -63,8 +63,8 @@ class Script:
 
 class FakeEngine(Engine):
     def __init__(self, config: ModelConfig, script: Script) -> None:
-        """Raises ModelError for files that can't be read. A missing directory is replaced by the
-        demo model's.
+        """Raises ModelError for files that can't be read. The demo model's directory replaces a
+        missing one.
         """
         if not os.path.isdir(config.path):
             config = replace(config, path=DEFAULT_MODEL, name=config.name)
@@ -126,7 +126,7 @@ class FakeEngine(Engine):
         return [*events, Finished(job.identifier, reason, num_prompt, len(taken), 0, stop)]
 
     def _pieces(self, text: str, token_ids: Sequence[int]) -> list[str]:
-        """The text that each token adds. A character comes with the last of its tokens."""
+        """The text that each token adds. A character is added with the last of its tokens."""
         decoder = self.tokenizer.decoder()
         pieces = [decoder.push(token_id) for token_id in token_ids]
         if pieces and pieces[0].startswith(" ") and not text.startswith(" "):
@@ -156,7 +156,9 @@ class FakeLink:
 
 
 def _fresh(error: Exception) -> Any:
-    """An equal exception, because the traceback of an instance grows each time it is raised."""
+    """Returns an equal exception, because the traceback of an instance grows each time it is
+    raised.
+    """
     if isinstance(error, ClientGone):
         return ClientGone()
     new = type(error).__new__(type(error), *error.args)  # `__init__` may take other arguments
@@ -165,7 +167,7 @@ def _fresh(error: Exception) -> Any:
 
 
 def _stopped(text: str, job: Job) -> tuple[str, str | int | None]:
-    """The text up to the stop string that begins first in it, and that stop string."""
+    """Returns the text up to the stop string that begins first in it, and that stop string."""
     search = StopSearch(job)
     if search.is_needed:
         text, _ = search.add(text, [], is_free=False, is_last=True)

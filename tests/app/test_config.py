@@ -54,11 +54,11 @@ def test_a_model_is_called_as_its_directory_unless_it_has_a_name():
         ("CACHE_MODE", "Q8,9,1", "cache_mode '9,1' must be one of .* from 2 to 8, such as 5,4$"),
         ("CACHE_MODE", "8", "cache_mode '8' must be one of float16"),
         *(
-            ("CORS_ORIGINS", origin, f"'{origin}' must be \\* or an origin")
+            ("CORS_ORIGINS", origin, rf"'{origin}' must be \* or an origin")
             for origin in ("https://a.b/", "https://a.b/c", "a.b", "localhost:3000")
         ),
         ("TRUSTED_PROXIES", '["10.0.0.1/8"]', ".*host bits set"),
-        ("TRUSTED_PROXIES", "nginx", ".*be a network or unix"),
+        ("TRUSTED_PROXIES", "nginx", ".*only networks or unix"),
     ],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, value, message):

@@ -70,7 +70,7 @@ def test_what_the_preset_lacks_as_well_is_asked_for_by_the_clients_name(make_cli
     [
         ("temperature = 9", "temperature"),
         ("max_tokens = 9", "unknown parameter: max_tokens"),
-        ("mirostat_mode = 2\ntop_k = 4", "top_k: mirostat"),
+        ("mirostat_mode = 2\ntop_k = 4", "top_k can.t be combined"),
     ],
 )
 def test_a_wrong_preset_is_named_at_start(tmp_path, monkeypatch, preset, message):

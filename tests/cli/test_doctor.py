@@ -189,10 +189,14 @@ def test_doctor_warns_of_a_clusters_ports_that_others_may_reach(switchyard, monk
     found = {"192.168.1.5": [6379, 20001]}
     monkeypatch.setattr(DOCTOR, "answers_outside", lambda *_: found)
     assert (
-        "- cluster: 2 ports also answer at 192.168.1.5, outside 10.0.0.0/24: 6379 to 20001\n"
+        "- cluster: 2 ports also accept connections at 192.168.1.5, outside 10.0.0.0/24: 6379"
+        " to 20001\n"
         "    Block all other networks with a firewall.\n"
     ) in switchyard("doctor").output
     found.clear()
-    assert "✓ cluster: none of its ports answers outside 10.0" in switchyard("doctor").output
+    assert (
+        "✓ cluster: none of its ports accepts connections outside 10.0"
+        in switchyard("doctor").output
+    )
     (tmp_path / "switchyard.toml").write_text("[cluster]\n")
     assert "✗ settings: " in switchyard("doctor").output

@@ -151,7 +151,7 @@ def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
     ("arguments", "status", "says"),
     [
         (["add", "Ann"], 1, "Ann: name"),
-        (["add", "ann"], 1, "already has a key called ann: edit"),
+        (["add", "ann"], 1, "already has a key named ann: edit"),
         (["add", "eve", "--rpm", "0"], 1, "eve: rpm"),
         (["add", "eve", "--expires", "tomorrow"], 2, "must be a time such as 2027-01-01T00:00:00Z"),
         (["add", "eve", "--expires", "2030-01-01T00:00:00"], 2, "must be a time such as 2027"),
@@ -160,8 +160,8 @@ def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
         (["remove", "ann"], 1, "this is the file's only key"),
         (["add", "eve", "--role", "owner"], 2, "--role"),
         (["add", "eve", "--stdin"], 2, "at least 20 printable"),
-        (["remove", "eve"], 1, "no key called eve"),
-        (["rotate", "eve"], 1, "no key called eve"),
+        (["remove", "eve"], 1, "no key named eve"),
+        (["rotate", "eve"], 1, "no key named eve"),
     ],
 )
 def test_what_cannot_be_done_changes_nothing(keys, path, arguments, status, says):

@@ -43,7 +43,7 @@ def test_models_are_listed_and_then_directories_that_are_none_of_them(models, se
         "b: loading 45%",
         "c: loaded, only by an operator",
         "  no weights",
-        "other: a directory of models_dir",
+        "other: a directory in models_dir",
     ]
 
 

@@ -70,7 +70,7 @@ def test_a_backup_is_whole_while_the_server_writes(switchyard, url, path, tmp_pa
     target.write_text("older")
     (tmp_path / "switchyard.toml").write_text(f'ledger = "{path}"\n')
     done = switchyard("ledger", "backup", target)
-    assert (done.exit_code, done.output) == (0, f"{path} was copied to {target}\n")
+    assert (done.exit_code, done.output) == (0, f"copied {path} to {target}\n")
     assert target.stat().st_mode & 0o777 == 0o600
     for one in (path, target):
         assert sum(n for (n,) in read(one, "SELECT completion_tokens FROM days")) == 36
@@ -92,7 +92,7 @@ def test_a_forgotten_key_leaves_no_byte_in_the_file_of_a_server_at_work(switchya
     after = usage("--group-by", "key", "--csv", "--key", KEYS["root"]).output.split()
     assert after[1:] == ["bob,1,0,7,0,4"]
     assert read(path, "SELECT key, count(*) FROM requests GROUP BY key") == [("bob", 2500)]
-    assert f"ledger {path} has no rows of ann" in switchyard.told(1, *command)
+    assert f"ledger {path} has no rows for ann" in switchyard.told(1, *command)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ import pytest
 from switchyard import engine
 from tests.conftest import ROOT
 
-READS = "EXL2, EXL3, 4-bit GPTQ and float16 are served, as .safetensors: use the model in one"
+READS = (
+    "This server reads EXL2, EXL3, 4-bit GPTQ and float16, in .safetensors files: use the model"
+    " in one"
+)
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
 
 # Of each: what is changed in a copy of a good model, and what is said.
@@ -34,12 +37,12 @@ WRONG = {
         "Is it a name on Hugging Face?",
         "hf download owner/model --local-dir",
     ),
-    "directory of models": ("is not a model, but a folder of models", "give one, such as"),
-    "file": ("config.json is a file", "give the directory that has all of a model's files"),
+    "directory of models": ("is not a model, but a folder of models", "choose one, such as"),
+    "file": ("config.json is a file", "give the directory that contains all of the model's files"),
     "nothing": ("does not exist", ""),
     "unknown architecture": (
         "doesn't know the architecture MambaForCausalLM",
-        "serve a model with",
+        "serve one of these",
     ),
     "no config.json": ("has no config.json", "copy it from the original model"),
     "no tokenizer.json": ("has no tokenizer.json", "copy it from the original model"),

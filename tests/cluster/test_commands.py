@@ -168,7 +168,7 @@ def test_a_follower_that_gets_no_answer_says_so_and_ends():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout) == (1, "alive\n"), done.stderr
-    assert done.stderr == "switchyard: the head doesn't answer; the engines stay as they are\n"
+    assert done.stderr == "switchyard: the head doesn't respond; the engines stay as they are\n"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,8 @@ def test_a_command_in_another_directory_misses_the_file(call, monkeypatch, comma
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     message = (
-        "switchyard: cluster: there is no switchyard.toml here: run this on a machine that has it"
+        "switchyard: cluster: there is no switchyard.toml here: run this command on a machine that"
+        " has it"
     )
     assert call(command) == (1, message)
 
@@ -384,7 +385,10 @@ def test_a_lost_engine_hides_no_other_from_status_and_changes_no_file_of_engines
 
 def test_a_new_key_is_the_owners_alone_and_replaces_none(call, tmp_path):
     path = str(tmp_path / "new.key")
-    assert call("head", "--new-key", path) == (0, f"{path} has a new key; copy it to each machine")
+    assert call("head", "--new-key", path) == (
+        0,
+        f"{path} has a new key; copy the file to each machine",
+    )
     assert os.stat(path).st_mode & 0o777 == 0o600 and os.stat(path).st_size == 65
     status, told = call("head", "--new-key", path)
     assert status == 1 and "File exists" in told

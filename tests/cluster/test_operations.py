@@ -126,7 +126,7 @@ def test_a_head_that_was_killed_is_followed_by_another(field):
 def test_a_head_with_an_engine_takes_it_along(field):
     """Goes on with the head of the test before, which may have an engine."""
     field.machines.settings(5)
-    assert "the head may run engines, which end with it" in field.apply()
+    assert "the head may run engines, which end when the head ends" in field.apply()
     five = field.wait_for_engines(5)
     [own] = field.on(1)
     with field.load(100, 300) as result:

@@ -108,10 +108,10 @@ def test_what_is_wanted(read):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + MODEL.replace("cluster", "10.0.0.2:7000"), r"no table \[cluster\]"),
+        (HEAD + MODEL.replace("cluster", "10.0.0.2:7000"), r"no \[cluster\] table"),
         (
             HEAD + MODEL.replace("cluster", "10.0.0.2:7000") + CLUSTER,
-            r'none has at = \["cluster"\]',
+            r'no model has at = \["cluster"\]',
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -170,6 +171,42 @@ def test_a_newcomer_takes_the_last_pages_of_a_prefix_first(opened):
     run(backend, chat)  # seven pages
     run(backend, of("other", prompt(2, 1200), 4))  # five, and three are free
     assert run(backend, chat)["chat"][-1].cached_tokens >= 5 * SIZE
+
+
+class Page:
+    """As the library has it, without contents."""
+
+    def __init__(self, free, serial):
+        self.free, self.ref_count, self.access_serial = free, 1, serial
+
+    def release(self, serial):
+        self.ref_count, self.access_serial = 0, serial
+        self.free[id(self)] = self
+
+    def add_ref_unique(self, serial):
+        del self.free[id(self)]
+        self.ref_count, self.access_serial = 1, serial
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_growing_text_takes_what_was_released_first(backend, seed):
+    """Whatever prompts take by their hashes, and release again, meanwhile."""
+    from switchyard.engine.backends.exl2.paging.pool import Pool  # once the backend is installed
+
+    chance, free = random.Random(seed), {}
+    table = SimpleNamespace(access_serial=0, unreferenced_pages=free)
+    pages, pool = [Page(free, 0) for _ in range(6)], Pool(table)
+    for _ in range(200):
+        table.access_serial += 1
+        held = [page for page in pages if page.ref_count]
+        match chance.choice(["release", "release", "reuse", "take"]):
+            case "release" if held:
+                chance.choice(held).release(table.access_serial)
+            case "reuse" if free:
+                chance.choice([*free.values()]).add_ref_unique(table.access_serial)
+            case "take":
+                oldest = min(free.values(), key=lambda page: page.access_serial, default=None)
+                assert pool.take() is oldest
 
 
 def test_no_page_is_kept_without_the_page_before_it(opened):

@@ -232,7 +232,7 @@ def test_gpus_of_shared_engines_are_theirs_to_check(there, model_path):
 @pytest.mark.parametrize(
     ("device", "found", "cuda", "says"),
     [
-        ("auto", [GPU], None, "A GPU, that torch .* can't use: it is built without CUDA"),
+        ("auto", [GPU], None, "A GPU, that torch .* can't use: it was built without CUDA"),
         ("auto", [GPU], "12.8", "the driver, 470.1, may be too old for torch's CUDA 12.8"),
         ("cuda", [GPU], None, "A GPU, that torch .* can't use"),
         ("cuda", [], "12.8", "device 'cuda': torch finds no CUDA device"),

@@ -46,7 +46,7 @@ def test_lines_are_logged_elsewhere_now_and_then(monkeypatch, caplog, every, lin
         told(1, 4)
         told(3, 4)
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"][:lines]
+    assert messages == ["model small: 25% loaded", "model small: 75% loaded"][:lines]
 
 
 def test_no_more_lines_are_logged_than_one_in_some_seconds(monkeypatch, clock, caplog):
@@ -56,7 +56,7 @@ def test_no_more_lines_are_logged_than_one_in_some_seconds(monkeypatch, clock, c
         for done, clock.now in enumerate((54.0, 56.0, 57.0, 62.0)):
             told(done, 4)
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["model small: 25 % is loaded", "model small: 75 % is loaded"]
+    assert messages == ["model small: 25% loaded", "model small: 75% loaded"]
 
 
 def test_the_modules_of_a_draft_model_are_a_part_of_the_load():

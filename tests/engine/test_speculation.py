@@ -345,7 +345,7 @@ OTHERS = "tokens differ from the main model's"
         (shrink, OTHERS),
         (
             lambda path: edit(path / "config.json", max_position_embeddings=1024),
-            "draft model was made for 1024 tokens",
+            "draft model supports only 1024 tokens",
         ),
     ],
     ids=["vocabulary", "size", "context"],

@@ -65,7 +65,7 @@ def test_a_body_that_drips_comes_slowly_once_it_was_waited_for_long_enough_in_al
         hold(connection.threads.wait, MAX_SLOW)
         body = Body(connection, 9)
         assert body.read(3) == b"xxx"
-        with pytest.raises(engine.Full, match="bodies arrive slowly"):
+        with pytest.raises(engine.Full, match="bodies are arriving slowly"):
             body.read(1)
         assert body.failed
 

@@ -163,7 +163,7 @@ def test_the_limit_of_threads_that_is_told_is_the_soft_one():
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     resource.setrlimit(resource.RLIMIT_NPROC, (1000, hard))
     try:
-        assert limits.threads_allowed().startswith("1000 of this user (ulimit -u), ")
+        assert limits.threads_allowed().startswith("1000 for this user (ulimit -u), ")
     finally:
         resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
 

@@ -180,7 +180,7 @@ OLD = "the driver of A GPU, 470.82.01, is too old for CUDA 12: install 525 or ne
 )
 def test_a_gpu_that_the_wheels_are_not_for_is_told_in_one_line(checkout, machine, more, says):
     assert_refused(checkout, done := machine(**more), says)
-    assert "SWITCHYARD_DEVICE=cpu does without the GPU" in done.stderr
+    assert "SWITCHYARD_DEVICE=cpu runs without the GPU" in done.stderr
 
 
 def test_a_python_without_wheels_is_told_in_one_line(checkout, machine):

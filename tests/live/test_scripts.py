@@ -37,8 +37,11 @@ def assert_refused(checkout, done, says, status=3):
         ("missing", "model directory missing does not exist"),
         ("turboderp/Llama-3-exl2", "hf download turboderp/Llama-3-exl2"),
         ("model.gguf", "GGUF, llama.cpp's format"),
-        ("models", "models is not a model, but a folder of models: give one, such as models/demo"),
-        ("requirements.txt", "give the directory that has all of a model's files"),
+        (
+            "models",
+            "models is not a model, but a folder of models: choose one, such as models/demo",
+        ),
+        ("requirements.txt", "give the directory that contains all of the model's files"),
     ],
 )
 def test_a_wrong_model_is_told_before_anything_is_installed(checkout, given, says):

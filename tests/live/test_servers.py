@@ -51,7 +51,7 @@ def refusal(server):
 @pytest.mark.parametrize(
     ("more", "settings", "message"),
     [
-        (["--workers", "2"], {}, "one worker only"),
+        (["--workers", "2"], {}, "only one worker"),
         (["--preload"], {}, "preload is not supported"),
         (["--worker-class", "sync", "--threads", "1"], {}, "only with its own worker class"),
         ([], {"model": "/no/such/model"}, "/no/such/model does not exist"),
@@ -72,7 +72,7 @@ def test_a_start_that_cannot_work_ends_with_one_clear_line(start, more, settings
 def test_a_concurrency_from_the_environment_is_refused(start, monkeypatch):
     monkeypatch.setenv("WEB_CONCURRENCY", "4")
     status, lines = refusal(start())
-    assert status != 0 and "one worker only" in "\n".join(lines)
+    assert status != 0 and "only one worker" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_signal_for_more_workers_is_refused(start):
     worker = worker_of(server)
     for number in (1, 2):  # once the second is answered, the first has had its effect
         server.process.send_signal(signal.SIGTTIN)
-        server.wait_for(lambda n=number: server.output.count("one worker only") == n)
+        server.wait_for(lambda n=number: server.output.count("only one worker") == n)
     assert worker_of(server) == worker
     assert server.stop() == 0

@@ -1,9 +1,9 @@
 """Turns a job's tokens into text, piece by piece. Pieces consist of whole characters, and are cut
 at stop strings.
 
-The generator's own code has three faults. It loses text at a stop token and at the token limit. It
-wrongly decodes characters that consist of several tokens. It chooses among several stop strings in
-the arbitrary order of a set.
+The library's own code has three faults. It loses text at a stop token and at the token limit. It
+decodes characters that span several tokens wrongly. It chooses among several stop strings in the
+arbitrary order of a set.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,8 @@ class Detokenizer:
         ends: Collection[int] = (),
     ) -> None:
         """`pieces`: the bytes that each token adds to a text. `contents`: the text of each added
-        token; only those in `job.shown_token_ids` appear. `ends`: tokens that also end a span.
+        token, which appears only if the token is in `job.shown_token_ids`. `ends`: tokens that also
+        end a span.
         """
         shown = {i: contents[i] for i in job.shown_token_ids if i in contents} if contents else {}
         self._decoder = TextDecoder(pieces, shown)
@@ -44,12 +45,12 @@ class Detokenizer:
 
     @property
     def stop(self) -> str | int | None:
-        """The stop string, or the token of `unsure`, that has ended the text."""
+        """The stop string, or the token from `unsure`, that has ended the text."""
         return self._stops.stop
 
     @property
     def is_in_span(self) -> bool:
-        """Whether the text ends inside a span, where the client's stops have no effect."""
+        """Whether the text ends inside a span, where the client's stop strings have no effect."""
         return self._stops.is_inside
 
     def push(self, token_id: int, is_last: bool = False) -> Told:
@@ -68,7 +69,7 @@ class Detokenizer:
         return self._tell(self._decoder.finish(), is_last=True)
 
     def _tell(self, text: str, is_last: bool) -> Told:
-        """A token is sent with its first character, even if its last one still waits for bytes."""
+        """Sends a token with its first character, even if its last character still lacks bytes."""
         token_ids: list[int] = []
         if text or is_last or self._decoder.is_whole:
             token_ids, self._waiting = self._waiting, token_ids

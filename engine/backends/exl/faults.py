@@ -23,7 +23,9 @@ _NO_MEMORY = ("CUDA error: out of memory", "DefaultCPUAllocator: can't allocate 
 
 
 def explain(error: BaseException) -> BaseException:
-    """Returns OutOfMemory or DeviceLost if `error` means one of these, else `error` itself."""
+    """Returns OutOfMemory or DeviceLost if `error` amounts to one of these, otherwise `error`
+    itself.
+    """
     message = str(error)
     summary = f"{type(error).__name__}: {message.partition(chr(10))[0]}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Passes(Protocol):
-    """Computes passes of a few tokens faster than the model's own code does."""
+    """Computes short forward passes faster than the model's own code does."""
 
     num_rows: int  # rows of the last `run`, including padding
 
@@ -28,18 +28,18 @@ class Passes(Protocol):
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
         """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
-        `token_ids`: (rows,), on the host or the device; `positions`: the positions of these tokens;
+        `token_ids`: (rows,), on the host or the device; `positions`: the tokens' positions;
         `pages`: cache pages, (rows, pages), int32.
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
         """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
-        (rows,), which are valid until the next draw; None for other logits.
+        (rows,), which are valid until the next draw, or None if the logits come from elsewhere.
         """
 
     def fit(self, length: int) -> int:
-        """Returns the shortest row length of the prompt passes that has room for `length` tokens;
-        `length` itself if there is none.
+        """Returns the shortest row length of the prompt passes that has room for `length` tokens,
+        or `length` itself if there is none.
         """
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
@@ -49,8 +49,8 @@ class Passes(Protocol):
         """
 
     def shed(self) -> bool:
-        """Release memory that only makes passes faster. Returns whether any was released; if so,
-        call `capture` next.
+        """Release memory that only speeds up passes. Returns whether any was released; if so, call
+        `capture` next.
         """
 
     @property
@@ -76,24 +76,24 @@ class LoadedModel:
     def warn_of_a_small_cache(self, max_seq_len: int) -> None:
         if max_seq_len > self.cache.max_seq_len:
             logger.warning(
-                "the context of %d tokens exceeds the cache of %d tokens: longer requests are"
-                " refused unless cache_tokens is raised",
+                "the context of %d tokens exceeds the cache of %d tokens: raise cache_tokens,"
+                " or requests that exceed the cache are refused",
                 max_seq_len,
                 self.cache.max_seq_len,
             )
 
     def warn_of_no_copies(self, asked: float | str) -> None:
-        """`asked`: the setting `unpacked_weights`."""
+        """`asked`: the value of the `unpacked_weights` setting."""
         if not isinstance(asked, str) and not self.kept.num_bytes:
             logger.warning(
-                "unpacked_weights is %g, but there are no float16 copies: this model can't have"
-                " them, or there is no room",
+                "unpacked_weights is %g, but no float16 copies were made: this model can't"
+                " have them, or there is no room",
                 asked,
             )
 
     def shed(self) -> bool:
-        """Release memory that only makes passes faster. Returns whether any was released; if so,
-        the generator must be made again.
+        """Release memory that only speeds up passes. Returns whether any was released; if so, make
+        a new generator.
         """
         return self.passes is not None and self.passes.shed()
 

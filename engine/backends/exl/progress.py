@@ -20,7 +20,9 @@ Callback = Callable[[int, int], None]  # called with the number of loaded module
 
 
 class Progress:
-    """Draws a progress bar if stderr is a terminal; otherwise logs a line from time to time."""
+    """Draws a progress bar if stderr is a terminal; otherwise logs the progress from time to
+    time.
+    """
 
     def __init__(self, name: str, tell: Callable[[float], None] | None = None) -> None:
         """`tell` is called with the progress, from 0 to `GENERATOR`, until the load ends."""
@@ -48,14 +50,14 @@ class Progress:
         self._bar = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Note the number of loaded modules and the total number."""
+        """Note the number of loaded modules and the total number of modules."""
         share = done / total
         self.tell(WEIGHTS * share)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=share, refresh=True)
         elif (now := time.monotonic()) - self._told_at >= LOG_EVERY:
             self._told_at = now
-            logger.info("model %s: %.0f %% is loaded", self._name, 100 * share)
+            logger.info("model %s: %.0f%% loaded", self._name, 100 * share)
 
     def tell(self, share: float) -> None:
         if self._tell is not None:
@@ -63,8 +65,8 @@ class Progress:
 
 
 def parts(progress: Callback, sizes: Sequence[int]) -> list[Callback]:
-    """Returns a callback for each of several models, given the number of modules of each. Each
-    callback adds the modules of earlier models to its own.
+    """Returns a callback for each of several models, given the number of modules in each. Each
+    callback adds the modules of earlier models to its own count.
     """
 
     def part(first: int) -> Callback:

@@ -22,7 +22,7 @@ class JobMoved:
 
 @dataclass(frozen=True, slots=True)
 class PromptComputed:
-    """The prompt is computed up to `done_tokens`; for a pair, this counts both prompts."""
+    """The prompt is computed up to `done_tokens`, which counts both prompts of a pair."""
 
     identifier: str
     done_tokens: int
@@ -66,8 +66,8 @@ Result = JobBegun | JobMoved | PromptComputed | PromptScored | TokenTold | JobBr
 
 def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
     """Converts the library's own results, which only report that a job has started, to `JobBegun`.
-    All other results are our own and remain unchanged. The library's result for a parked job that
-    returns is dropped, because that job started earlier.
+    All other results are our own and remain unchanged. The library also reports the start of a
+    parked job that returns; that result is dropped, because the job started earlier.
     """
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result

@@ -1,5 +1,5 @@
-"""Finds the stop string that ends a text, piece by piece, except in spans where stop strings have
-no effect.
+"""Searches a text, piece by piece, for the stop string that ends it. Stop strings have no effect in
+some spans.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ MAX_SPACE = 64  # characters of white space that may wait for a span to begin
 class StopSearch:
     """Takes the text of one job and returns the part that can be sent. Engine thread.
 
-    The stop string that begins first ends the text, regardless of how tokens divide the text. So
-    after a complete stop string, the search waits as long as another one may have begun earlier. A
-    stop string that was complete before `min_new_tokens`, or that touches a span of `Job.spans`, is
-    ordinary text. A stop token that touches a span is ordinary text, too. For a token of `unsure`,
-    this is known only once the following text shows whether a span has begun.
+    The stop string that begins first ends the text, regardless of how tokens divide the text. After
+    a complete stop string, the search therefore waits as long as another one may have begun
+    earlier. A stop string that was complete before `min_new_tokens`, or that touches a span of
+    `Job.spans`, is ordinary text. A stop token that touches a span is ordinary text, too. Whether a
+    token in `unsure` does so is known only once the following text shows whether a span has begun.
     """
 
     def __init__(self, job: Job, unsure: Collection[int] = ()) -> None:
@@ -84,7 +84,7 @@ class StopSearch:
         return self._release(self._start)
 
     def _may_begin(self, text: str) -> bool:
-        """Whether a stop string may begin in the text, judging by its first two characters."""
+        """Whether a stop string may begin in the text, judging from its first two characters."""
         if self._firsts.isdisjoint(text):
             return False
         return text[-1] in self._firsts or any(pair in text for pair in self._pairs)
@@ -110,7 +110,7 @@ class StopSearch:
 
     def _find_span(self) -> tuple[int, Span | None]:
         """Returns where the first span in the text begins, including white space before it, and the
-        span; if there is none, the end of the text and None.
+        span. If there is none, returns the end of the text and None.
         """
         rest = self._text[self._start :].lstrip() if self._is_first and self._spans else ""
         if rest:
@@ -141,7 +141,7 @@ class StopSearch:
         return least + len(self._text[least:at].rstrip())
 
     def _find_stops(self) -> list[tuple[int, int, str | int]]:
-        """Place and length of the first occurrence of each stop that counts."""
+        """The position and length of the first occurrence of each stop that counts."""
         found: list[tuple[int, int, str | int]] = [t for t in self._tokens if t[0] >= self._start]
         for one in self._stop_strings:
             at = self._text.find(one, max(self._free - len(one) + 1, self._start))
@@ -150,8 +150,8 @@ class StopSearch:
         return found
 
     def _find_begun(self, texts: Sequence[str]) -> int:
-        """The index from which the rest of the text may be the beginning of one of `texts`;
-        otherwise the text's end.
+        """The index from which the rest of the text may be the beginning of one of `texts`, or the
+        text's end if there is none.
         """
         first = len(self._text)
         for one in texts:
@@ -163,7 +163,7 @@ class StopSearch:
         return first
 
     def _release(self, end: int) -> Told:
-        """Returns the tokens whose text lies before `end`."""
+        """Returns the tokens whose text comes before `end`."""
         text, token_ids = "", []
         while self._held and len(text) + len(self._held[0][0]) <= end:
             piece, ids = self._held.popleft()

@@ -60,8 +60,9 @@ class Exl2Backend:
         read: Read = read_config,
         chunk_size: int | None = None,
     ) -> None:
-        """`read`: creates the input of `load`; the default is for ExLlamaV2. `chunk_size`: prompt
-        tokens in an iteration while no prompt waits; the default depends on the device.
+        """`read`: creates the input for `load`; the default is for ExLlamaV2. `chunk_size`: the
+        number of prompt tokens in an iteration while no prompt waits; the default depends on the
+        device.
         """
         self._config = config
         self._read = read
@@ -152,7 +153,7 @@ class Exl2Backend:
                 self._lacks_memory = isinstance(fault, OutOfMemory)
                 raise fault from error
             self.work.retries += 1
-            logger.warning("iteration failed; trying again", exc_info=True)
+            logger.warning("an iteration failed; trying again", exc_info=True)
             if isinstance(fault, OutOfMemory):
                 torch.cuda.empty_cache()  # memory may only be fragmented
             return self._lost_events()
@@ -224,8 +225,8 @@ class Exl2Backend:
         self._num_failures = MAX_RETRIES  # no retries until a step succeeds
 
     def _prove(self, prompt_tokens: int = WARM_UP, new_tokens: int = WARM_UP) -> None:
-        """Generate some tokens before any job depends on the generator. Leaves the page table
-        empty.
+        """Generate some tokens before any job depends on the generator. The page table is empty
+        afterwards.
         """
         prompt = tuple(i % WARM_UP for i in range(prompt_tokens))
         job = Job("warm-up", prompt, new_tokens, ignore_eos=True)
@@ -233,7 +234,9 @@ class Exl2Backend:
         self._generator.prove(Exl2Job(job, (), sampler, self._detokenizer(job)))
 
     def _check_gap(self) -> None:
-        """Raises ModelError if the smallest part of a prompt takes longer than the gap."""
+        """Raises ModelError if even the smallest part of a prompt takes longer than
+        `max_gap_ms`.
+        """
         gap, least, took = self._config.max_gap_ms, self._budget.least, list[float]()
         for _ in range(GAP_TRIALS if gap is not None else 0):
             begin = time.monotonic()
@@ -278,8 +281,8 @@ class Exl2Backend:
         return job
 
     def _lost_events(self) -> list[JobEvent]:
-        """Ends the jobs whose results were lost in a failed iteration: jobs that failed themselves,
-        and jobs with a token that was sampled but not sent. Returns their last events.
+        """Ends the jobs whose results were lost in a failed iteration, either because they failed
+        themselves or because a token was sampled but not sent. Returns their last events.
         """
         jobs = self._jobs.values()
         lost = [j for j in jobs if j.error is not None or j.num_sampled != j.num_told]

@@ -1,5 +1,5 @@
-"""The library's generator with our own decode step, which gives the same results with less work on
-the host.
+"""The library's generator with our own decode step, which produces the same results with less work
+on the host.
 
 The library handles one job after another, with tensor operations for each token. This step handles
 all jobs at once, on the device or with plain integers. requirements.txt pins the version of
@@ -30,7 +30,8 @@ class Generator(HeldGenerator):
     If the device works asynchronously, the next pass is launched before the host handles a step's
     tokens, and usually before the host knows them. If a job turns out to have ended, its row in
     that pass is wasted. A job whose rules aren't ready keeps its logits, and isn't in any pass
-    until its token is drawn. Without pages, the generator uses the library's step.
+    until its token is drawn. If jobs can't share the cache as pages, the generator uses the
+    library's step.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class Generator(HeldGenerator):
         work: Work,
         **settings: Any,
     ) -> None:
-        """`vocab_size`: the tokenizer's vocabulary size; `work`: counters to add to; `settings`:
-        settings of the library's generator.
+        """`vocab_size`: the tokenizer's vocabulary size; `work`: the counters to increment;
+        `settings`: settings of the library's generator.
         """
         super().__init__(device, passes, work, **settings)
         if passes is not None:
@@ -61,7 +62,6 @@ class Generator(HeldGenerator):
         self.budget.begin(self.most_prompt_tokens())
         if not self.paged:
             drawn = self.draw_held()
-            self.make_way()
             num_rows = sum(len(job.sequences) for job in self.decoding())
             self._work.note_pass(num_rows, num_rows)
             rest = self.iterate_by_library()
@@ -75,7 +75,7 @@ class Generator(HeldGenerator):
             raise
 
     def prove(self, job: Exl2Job) -> None:
-        """Run one job alone. The page table is empty afterwards. If the job fails, raises its
+        """Run one job on its own. The page table is empty afterwards. If the job fails, raises its
         error.
         """
         self.enqueue(job)
@@ -105,6 +105,7 @@ class Generator(HeldGenerator):
 
     def _iterate(self) -> list[Result]:
         started: list[dict[str, Any]] = []
+        self.retry_short()
         self.start_returning()
         self.iterate_start_jobs(started)
         results = of_library(started)
@@ -138,8 +139,8 @@ class Generator(HeldGenerator):
         return False
 
     def _start_draw(self, step: Step) -> Drawing | None:
-        """Start a draw. Returns None if one of the jobs fails; their tokens are then drawn one by
-        one.
+        """Start a draw. Returns None if one of the jobs fails; the caller then draws the jobs'
+        tokens one by one.
         """
         try:
             return self._start_rows(step)
@@ -155,7 +156,7 @@ class Generator(HeldGenerator):
         return self.draw.start([job.sampler for job in step.jobs], logits[:num_jobs], negative)
 
     def _draw_one_by_one(self, jobs: Sequence[Exl2Job]) -> Drawn:
-        """Draws for each job alone, so that only the faulty one fails."""
+        """Draws for each job separately, so that only the faulty job fails."""
         drawn = Drawn([], [])
         for job in jobs:
             if not job.is_active:  # its pages may belong to another job
@@ -184,7 +185,9 @@ class Generator(HeldGenerator):
             self.active_jobs.remove(job)
 
     def _launch_behind(self, step: Step, token_ids: torch.Tensor) -> Step | None:
-        """The pass after `step`, whose tokens are on the device and not yet known to the host."""
+        """Launches the pass after `step`, whose tokens are on the device and not yet known to the
+        host.
+        """
         decoding = self.decoding()
         if not self._takes_from_device() or any(job.sampler.is_pair for job in decoding):
             return None
@@ -211,7 +214,7 @@ class Generator(HeldGenerator):
         return self._pass([one.job for one in inputs], found, positions)
 
     def _launch_ahead(self, step: Step, token_ids: Sequence[int]) -> Step | None:
-        """The pass after tokens that their jobs have not accepted yet."""
+        """Launches the pass after tokens that their jobs have not accepted yet."""
         drawn = dict(zip(step.jobs, token_ids, strict=True))
         inputs: list[Input] = []
         for job in self.decoding():
@@ -223,8 +226,8 @@ class Generator(HeldGenerator):
         return self._launch(inputs)
 
     def _positions(self, inputs: Sequence[Input]) -> list[int] | None:
-        """Positions of the inputs' keys and values. None if a page for one of them is missing. The
-        next step then waits for the host, which may park a job.
+        """The positions of the inputs' keys and values, or None if a page for one of them is
+        missing. In that case the next step waits for the host, which may park a job.
         """
         positions = [one.job.position() + one.ahead for one in inputs]
         for row, (one, position) in enumerate(zip(inputs, positions, strict=True)):
@@ -238,8 +241,8 @@ class Generator(HeldGenerator):
         return positions
 
     def _launch(self, inputs: Sequence[Input]) -> Step | None:
-        """A forward pass with one token of each job. None if there are no jobs, or if a page is
-        missing.
+        """Launches a forward pass with one token of each job. Returns None if there are no jobs, or
+        if a page is missing.
         """
         if not inputs:
             return None
@@ -274,7 +277,7 @@ class Generator(HeldGenerator):
     def _forward(
         self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
     ) -> torch.Tensor:
-        """Logits, (rows, 1, padded vocabulary). `pages`: cache pages, (rows, pages)."""
+        """Returns logits, (rows, 1, padded vocabulary). `pages`: cache pages, (rows, pages)."""
         if self._graphs is not None:
             return self._graphs.run(token_ids, positions, pages)
         params = self.get_paged_params(
@@ -292,7 +295,7 @@ class Generator(HeldGenerator):
         return logits
 
     def _in_rows(self, inputs: Sequence[Input]) -> list[Input]:
-        """Order the inputs so that jobs keep their rows of the table where possible."""
+        """Order the inputs so that jobs keep their rows in the table where possible."""
         ordered: list[Input | None] = [None] * len(inputs)
         others: collections.deque[Input] = collections.deque()
         for one in inputs:

@@ -32,12 +32,12 @@ class HeldGenerator(PagingGenerator):
         ]
 
     def held(self) -> list[Exl2Job]:
-        """Returns the jobs whose logits are held, longest waiting first."""
+        """Returns the jobs whose logits are held, with the longest-waiting first."""
         held = [job for job in self.active_jobs if job.held is not None]
         return sorted(held, key=lambda job: job.held_at)
 
     def hold(self, step: Step | None) -> Step | None:
-        """Returns the rows of `step`, and the rows held earlier, whose tokens can be drawn now.
+        """Returns the rows whose tokens can be drawn now, both of `step` and of those held earlier.
         Holds the other rows of `step`.
         """
         back = [(job, job.held) for job in self.held() if job.sampler.begin()]
@@ -76,10 +76,3 @@ class HeldGenerator(PagingGenerator):
                 job.deallocate_pages()
                 self.active_jobs.remove(job)
         return results
-
-    @torch.inference_mode()
-    def make_way(self) -> None:
-        """Lets a parked job return. Call this before `iterate_by_library`."""
-        self.start_returning()
-        for job in self.active_jobs:
-            job.is_short = False

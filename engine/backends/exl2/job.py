@@ -21,9 +21,9 @@ NO_TOKEN = -1
 
 
 class Exl2Job(PagedJob):
-    """Catches its own errors, because an exception from `iterate()` would cost all jobs their
-    results. These errors include panics of Rust libraries, which aren't of type `Exception`. A
-    failed job adds a `JobBroken` to the results.
+    """Catches its own errors, because an exception from `iterate()` would lose the results of all
+    jobs. These errors include panics in Rust libraries, which aren't of type `Exception`. A failed
+    job adds a `JobBroken` to the results.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Exl2Job(PagedJob):
     # Decoding by a `Generator`
 
     def ends_with(self, token_id: int) -> bool:
-        """Whether this token certainly ends the job. Other tokens may end it too."""
+        """Whether this token certainly ends the job. Other tokens may end the job, too."""
         return token_id < 0 or token_id in self.stop_tokens or self.is_at_last
 
     @property
@@ -71,8 +71,8 @@ class Exl2Job(PagedJob):
         return is_at_last
 
     def accept(self, token_id: int, logprob: TokenLogprob | None, results: list[Result]) -> bool:
-        """Take the next token. An id below 0 is a code of `draw` for a failed draw. Returns whether
-        the job has ended.
+        """Take the next token. A negative id is the code that `draw` returns for a failed draw.
+        Returns whether the job has ended.
         """
         try:
             if self.sampler.error is not None:
@@ -95,7 +95,7 @@ class Exl2Job(PagedJob):
 
     def is_prefill_done(self) -> bool:
         """Whether the generator may decode this job."""
-        return self.held is None and not self.is_short and super().is_prefill_done()
+        return self.held is None and super().is_prefill_done()
 
     def receive_logits(self, logits: torch.Tensor) -> Any:
         """Draw from `logits`, (sequences, 1, padded vocabulary), or hold these logits."""
@@ -140,7 +140,7 @@ class Exl2Job(PagedJob):
         return result.end is not None, token
 
     def _tell(self, token_id: int, logprob: TokenLogprob | None, end: str | None) -> TokenTold:
-        """The text of a token. `end`: the library's reason if the token ends the job."""
+        """Returns the text of a token. `end`: the library's reason if the token ends the job."""
         is_stop_token = end == "stop_token"
         stop_reason: str | int | None = None
         self.sampler.accept(token_id)

@@ -32,7 +32,7 @@ def make_generator(
     work: Work,
     budget: Budget,
 ) -> Any:
-    """`vocab_size`: the tokenizer's vocabulary size. `work`: counters to add to."""
+    """`vocab_size`: the tokenizer's vocabulary size. `work`: the counters to increment."""
     make = GuessingGenerator if config.has_draft else Generator
     generator = make(
         device=torch.device(device),

@@ -33,9 +33,9 @@ class _Beginning:
 
 
 class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is untyped
-    """Computes its prompt in chunks, or lets the generator compute it together with the prompts of
-    other jobs. While other jobs decode, a chunk may end inside a page, because on a CPU a whole
-    page takes as long as eight decode steps.
+    """A job that computes its prompt in chunks, or lets the generator compute it together with the
+    prompts of other jobs. While other jobs decode, a chunk may end inside a page, because on a CPU
+    a whole page takes as long as eight decode steps.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     @property
     def num_left(self) -> int:
-        """The number of tokens of the job's prompts that have not been computed yet."""
+        """The number of tokens in the job's prompts that have not been computed yet."""
         return sum(len(s.sequence_ids) - 1 - s.kv_position for s in self.sequences)
 
     @property
     def _share(self) -> int:
-        """The number of tokens of its prompt that the iteration's budget allows."""
+        """The number of tokens in the job's prompt that the iteration's budget allows."""
         most = min(self.num_left, self.generator.max_chunk_size)
         return int(self.generator.budget.share(most))
 
@@ -163,8 +163,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def row_start(self, length: int) -> int | None:
         """Returns the start of a row of `length` tokens that contains the chunk and whose padding
-        no other job reads: `start`, or an earlier position in the same page. None if there is no
-        room.
+        no other job reads. This is `start`, or an earlier position in the same page; None if there
+        is no room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next
@@ -200,7 +200,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
-        """Copy keys and values of the page with the longest common beginning, like
+        """Copy keys and values from the page with the longest common beginning, like
         ExLlamaV2DynamicJob.prefill.
         """
         pages, size = sequence.allocated_pages, self.generator.page_size
@@ -230,7 +230,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def _score_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of the prompt with its logprobs. After the last chunk, each iteration
-        adds a `PromptScored` to the results until it is delivered.
+        adds a `PromptScored` to the results until one has been delivered.
         """
         [sequence] = self.sequences
         start, last = sequence.kv_position, len(sequence.sequence_ids) - 1
@@ -252,10 +252,10 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             results.append(PromptScored(self.identifier, self.job.max_new_tokens == 0))
 
     def _prefill_chunk(self, size: int, results: list[Result]) -> None:
-        """Compute a chunk of one sequence, at most `size` tokens.
+        """Compute a chunk of one sequence, with at most `size` tokens.
 
-        The library's prefill works on whole pages, so it gets a shortened prompt. It adds up the
-        progress of both sequences of a pair, and would never end a long one. Therefore it gets one
+        The library's prefill works on whole pages, so it gets a shortened prompt. For a pair, it
+        adds up the progress of both sequences and would never finish a long one, so it gets one
         sequence at a time.
         """
         pair, told = self.sequences, list[dict[str, Any]]()  # the library's results
@@ -284,7 +284,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
             self._tell_progress(results)
 
     def _tell_progress(self, results: list[Result]) -> None:
-        """Report how much of all prompts of the job is computed, unless that was already
+        """Report how much of the job's prompts has been computed, unless that was already
         reported.
         """
         total = self.job.num_prompt_tokens - len(self.sequences)

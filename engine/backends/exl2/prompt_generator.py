@@ -23,7 +23,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     """For `PromptJob`s only."""
 
     def __init__(self, device: torch.device, passes: Passes | None, **settings: Any) -> None:
-        """`settings`: the library's settings."""
+        """`settings`: settings of the library's generator."""
         super().__init__(**settings, max_sampling_threads=1, filter_background_eval=False)
         self.budget = Budget(self.max_chunk_size, self.max_chunk_size)  # replaced by the backend
         self.is_overlapping = device.type != "cpu"  # the device works asynchronously
@@ -39,9 +39,9 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
             page.sequence = ids[i : i + 1]
 
     def defrag_cache(self) -> None:
-        """Does nothing. Each page is found through a table, so its place in memory doesn't matter
-        (docs/decisions.md), and the library's kernel fails with a misaligned address if the cache
-        is quantized and the width of keys is not a multiple of 128.
+        """Does nothing. Each page is found through a table, so its location in memory doesn't
+        matter (docs/decisions.md). Besides, the library's kernel fails with a misaligned address if
+        the cache is quantized and the width of keys is not a multiple of 128.
         """
 
     def find_alike(self, own: Any, ids: torch.Tensor) -> tuple[Any | None, int]:
@@ -61,7 +61,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         return best, length
 
     def _pages_beginning_with(self, first: int, second: int) -> list[Any]:
-        """Pages that begin, or used to begin, with these two tokens."""
+        """The pages that begin, or used to begin, with these two tokens."""
         begins = (self._page_ids[:, 0] == first) & (self._page_ids[:, 1] == second)
         return [self.all_pages[i] for i in np.flatnonzero(begins)]
 
@@ -74,9 +74,9 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         return self.budget.tokens if self.is_any_decoding else self.max_chunk_size
 
     def _prefill(self, results: list[Result]) -> None:
-        """Compute a chunk of each unfinished prompt, in the order of the starts, as far as the
-        iteration's budget allows. The end of one prompt can thus share the budget with the start of
-        the next.
+        """Compute a chunk of each unfinished prompt, in the order in which the jobs started, as far
+        as the iteration's budget allows. The end of one prompt can thus share the budget with the
+        start of the next.
         """
         newcomers = [job for job in self.active_jobs if not (job.is_decoding and job.is_scored)]
         computed: set[PromptJob] = set()

@@ -1,7 +1,7 @@
 """EXL3 models: exllamav3 computes them, and exllamav2's generator schedules the work, as for EXL2.
 
-`install()` must be called first, as for the CPU backend. The generator is written in Python. It
-needs four small functions of exllamav2's compiled extension, which an installation for EXL3 may
+`install()` must be called first, as for the CPU backend. The generator is written in Python, but
+needs four small functions from exllamav2's compiled extension, which an installation for EXL3 may
 lack.
 """
 
@@ -59,15 +59,15 @@ def check_capability(number: int, name: str, capability: tuple[int, int]) -> Non
         found = ".".join(map(str, capability))
         raise ModelError(
             f"EXL3 needs GPUs of compute capability 8.0 or above, but GPU {number}, {name}, has"
-            f" {found}: name other GPUs in `gpus`",
+            f" {found}: choose other GPUs in `gpus`",
             "gpus",
         )
 
 
 def check_installed() -> None:
     """Raises ModelError if exllamav3, its compiled extension or Triton is missing or has an
-    unsuitable version. Without the extension, importing exllamav3 would compile it for many
-    minutes. Imports nothing.
+    unsuitable version. Without the extension, importing exllamav3 would spend many minutes
+    compiling it. Imports nothing.
     """
     try:
         version = importlib.metadata.version("exllamav3")
@@ -77,12 +77,12 @@ def check_installed() -> None:
         raise ModelError(f"EXL3 needs exllamav3 {EXLLAMAV3_VERSION}, not {version}: {INSTALL}")
     if EXTENSION not in sys.modules and not _is_compiled():
         raise ModelError(
-            f"exllamav3 {version} has no compiled extension, and compiling it takes many minutes:"
-            f" install a wheel that has it; {INSTALL}"
+            f"exllamav3 {version} has no compiled extension, and compiling one takes many"
+            f" minutes: install a wheel that contains it; {INSTALL}"
         )
     built, torch = re.search(r"torch([\d.]+)", version), importlib.metadata.version("torch")
     if built and not f"{torch.partition('+')[0]}.".startswith(f"{built[1]}."):
-        raise ModelError(f"exllamav3 {version} does not fit torch {torch}: {_cure()}")
+        raise ModelError(f"exllamav3 {version} was not built for torch {torch}: {_cure()}")
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         raise ModelError(f"EXL3 needs Triton, which comes with torch for CUDA: {INSTALL}")
 
@@ -95,8 +95,8 @@ def check_import(found: str | bool) -> None:
 
 
 def _is_compiled() -> bool:
-    """Whether exllamav3 will import its extension instead of compiling it. Applies exllamav3's
-    rule.
+    """Whether exllamav3 will import its extension instead of compiling it, according to exllamav3's
+    own rule.
     """
     spec = importlib.util.find_spec(EXTENSION)
     suffixes = tuple(importlib.machinery.EXTENSION_SUFFIXES)

@@ -35,7 +35,7 @@ class Exl3Cache:
         to_row: int,
         to_rows: int,
     ) -> None:
-        """Copy the beginning of a page. The parameter names are exllamav2's: columns are tokens,
+        """Copy the beginning of a page. The parameter names are exllamav2's. Columns are tokens,
         and there is one row.
         """
         assert from_columns == to_columns and not (from_column | to_column) % PAGE_SIZE

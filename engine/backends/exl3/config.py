@@ -15,7 +15,7 @@ from switchyard.engine.model.shape import read_shape
 
 @dataclass(slots=True)
 class Exl3Config:
-    """The attributes have the names of ExLlamaV2Config's."""
+    """The attributes have the same names as ExLlamaV2Config's."""
 
     library: Any  # exllamav3's Config
     max_seq_len: int

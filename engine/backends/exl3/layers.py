@@ -17,8 +17,8 @@ MAX_TOKENS = 512  # in a captured pass of prompts
 
 
 def can_capture(library: Any) -> bool:
-    """Whether all passes of exllamav3's model launch the same work, because it has only plain
-    layers, and its embeddings are in memory. The model must be loaded.
+    """Whether all passes of exllamav3's model launch the same work, which is true if it has only
+    plain layers and its embeddings are in memory. The model must be loaded.
     """
     modules = [module for module, _, _ in library.fwd_modules]
     embedding = modules[0].embedding
@@ -28,8 +28,8 @@ def can_capture(library: Any) -> bool:
 
 
 class Unpacking:
-    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more. From 145 tokens on,
-    the layers do so in any case.
+    """Unpacks weights to float16 in each pass of `min_tokens` tokens or more. For 145 tokens or
+    more, the layers do so in any case.
     """
 
     num_bytes = 0
@@ -42,12 +42,12 @@ class Unpacking:
 
 
 class Exl3Layers:
-    """The `Layers` of a model for which `can_capture` returns True. The GPU also keeps the
-    embeddings.
+    """The `Layers` of a model for which `can_capture` returns True. The embeddings are on the GPU,
+    too.
     """
 
     def __init__(self, library: Any, cache: Exl3Cache, device: torch.device) -> None:
-        """`library`: exllamav3's model, loaded."""
+        """`library`: exllamav3's model, which must be loaded."""
         self.device = device
         self.max_tokens = MAX_TOKENS
         self.unpacked = Unpacking()

@@ -13,9 +13,9 @@ _kept: list[torch.Tensor] = []  # graphs copy from these at each replay
 
 
 def mend_pointers() -> None:
-    """Allow passes of 9 to 32 rows to be captured. In these, one product computes queries, keys and
-    values, and exllamav3 sends their addresses to the GPU from pageable memory, which CUDA does not
-    allow during a capture. Idempotent.
+    """Allow passes of 9 to 32 rows to be captured. In these passes, one product computes queries,
+    keys and values, and exllamav3 sends their addresses to the GPU from pageable memory, which CUDA
+    forbids during a capture. Idempotent.
     """
     SlicedMultiLinear.c_ptrs = _pointers
 

@@ -70,13 +70,13 @@ def _load(
     pages = own_cache(library, mode, tokens)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         library.load(device=device)
-        logger.info("compiling and measuring kernels; a machine's first start takes a minute")
+        logger.info("compiling and measuring kernels; the first start on a machine takes a minute")
         most_rows = min(config.max_batch_size, MOST_ROWS)
         failed = library.warmup(pages, exl3_config.max_input_len, most_rows)
     for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
         logger.info("exllamav3: %s", line)
     if failed:
-        raise ModelError(f"exllamav3 can't run this model on this GPU: it failed at {failed[0]}")
+        raise ModelError(f"exllamav3 can't run this model on this GPU; it failed at {failed[0]}")
     cache = Exl3Cache(pages)
     loaded = LoadedModel(Exl3Model(exl3_config, library), cache, mode)
     if can_capture(library) and (layers := _proved(library, cache, device)) is not None:
@@ -96,7 +96,9 @@ def own_cache(library: Any, mode: CacheMode, tokens: int) -> Any:
 
 
 def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers | None:
-    """The layers, if graphs of their passes give the same results as passes without a graph."""
+    """Returns the layers if graphs of their passes give the same results as passes without
+    graphs.
+    """
     layers = Exl3Layers(library, cache, device)
     try:
         for rows in PROVED:
@@ -106,7 +108,7 @@ def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers 
     except Exception as error:
         if isinstance(explain(error), OutOfMemory):
             raise
-        logger.warning("passes run without graphs, which is slower: %s", error)
+        logger.warning("running passes without graphs, which is slower: %s", error)
         layers.close()
         return None
     return layers
@@ -114,7 +116,7 @@ def _proved(library: Any, cache: Exl3Cache, device: torch.device) -> Exl3Layers 
 
 @torch.inference_mode()
 def _difference(layers: Exl3Layers, rows: int) -> float:
-    """The greatest difference of the logits, relative to the greatest logit."""
+    """The greatest difference between the logits, relative to the greatest logit."""
     stream, lock = capturing(layers.device.index)
     token_ids = torch.ones(rows, dtype=torch.long, device=layers.device)  # all write to page 0
     pages = torch.zeros((rows, 2), dtype=torch.int32, device=layers.device)

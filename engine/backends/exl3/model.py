@@ -11,7 +11,7 @@ from switchyard.engine.errors import ModelError
 
 
 class Exl3Model:
-    """The model interface that ExLlamaV2DynamicGenerator uses with pages: `config` and
+    """The model interface that ExLlamaV2DynamicGenerator uses with pages, which is `config` and
     `forward_chunk`.
     """
 
@@ -39,7 +39,9 @@ class Exl3Model:
         if loras or indexed_embeddings:
             raise ModelError("EXL3 models support neither LoRAs nor images")
         if int(input_ids.max()) >= self.config.vocab_size:
-            raise IndexError(f"a token id exceeds the {self.config.vocab_size} embeddings")
+            raise IndexError(
+                f"a token id is beyond the model's {self.config.vocab_size} embeddings"
+            )
         input_ids = input_ids.clamp(min=0)  # as in exllamav2, a negative id counts as token 0
         params = forward_params(
             cache, attn_params.block_index, attn_params.cache_seqlens, self.library.caps

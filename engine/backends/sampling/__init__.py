@@ -1,1 +1,1 @@
-"""Draws the next tokens of all jobs of a batch at once. Uses no library except torch."""
+"""Draws the next tokens of all jobs in a batch at once. Uses no library except torch."""

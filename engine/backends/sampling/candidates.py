@@ -49,7 +49,7 @@ def read(samplers: Sequence[Sampler], vocab_size: int) -> list[RowSettings]:
 
 
 def choose(columns: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Does the same as `top_k`, `top_p`, `min_p` and `draw` of `filters`, in this order. Tokens
+    """Does the same as `top_k`, `top_p`, `min_p` and `draw` from `filters`, in that order. Tokens
     that tie with the last kept token are kept too, up to NUM_CANDIDATES tokens in total. `columns`:
     the `RowSettings`, (rows, 5), float64. This function never waits, so a CUDA graph can capture
     it.

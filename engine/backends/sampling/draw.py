@@ -1,5 +1,5 @@
-"""Draws the next tokens of all jobs of a batch from their rows of logits, according to each job's
-Sampling. Engine thread. One operation applies a common parameter to all rows; other parameters are
+"""Draws the next tokens of all jobs in a batch from their rows of logits, according to each job's
+Sampling. Engine thread. One operation applies a common parameter to all rows; rarer parameters are
 applied row by row. Either way, a row's token depends only on its own logits, settings and random
 numbers.
 """
@@ -51,7 +51,7 @@ class Drawing:
         rows: Sequence[int],
         logits: torch.Tensor | None,
     ) -> None:
-        """`logits`: the model's raw logits for `rows`, whose logprobs are requested."""
+        """`logits`: the model's raw logits for `rows`, the rows whose logprobs are requested."""
         self.token_ids = token_ids  # (rows,), on the device
         self._num_top = [samplers[i].num_logprobs or 0 for i in rows]
         self._rows = rows
@@ -62,7 +62,7 @@ class Drawing:
         self._download = Download([token_ids, *measured])
 
     def take(self) -> Drawn:
-        """Waits for the draw, but not for later work of the device."""
+        """Waits for the draw, but not for later work on the device."""
         drawn, *measured = self._download.take()
         token_ids: list[int] = drawn.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(token_ids)
@@ -74,8 +74,8 @@ class Drawing:
 
 
 def check(token_id: int) -> None:
-    """Raises InvalidJob if the job's settings leave no token, and JobFailed if the logits are not
-    numbers.
+    """Raises InvalidJob if the job's settings exclude all tokens, and JobFailed if the logits are
+    not numbers.
     """
     if token_id == NONE_LEFT:
         raise InvalidJob("no token is left to choose from: all are banned")
@@ -84,8 +84,8 @@ def check(token_id: int) -> None:
 
 
 def coded(token_ids: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
-    """Returns tokens, or codes in their place for failed draws. `tops`: the highest logit of each
-    row.
+    """Returns tokens, or codes instead of tokens for failed draws. `tops`: the highest logit of
+    each row.
     """
     token_ids = token_ids.masked_fill(tops == -math.inf, NONE_LEFT)
     return token_ids.masked_fill_(~(tops < math.inf), NOT_NUMBERS)
@@ -122,7 +122,7 @@ class Draw:
         self, samplers: Sequence[Sampler], logits: torch.Tensor, negative: torch.Tensor | None
     ) -> Drawing:
         """`logits`: (samplers, padded vocabulary); may be changed in place. `negative`: the logits
-        after negative prompts, for those samplers that have one, in order.
+        after the negative prompts of those samplers that have one, in order.
         """
         told, raw = _raw(samplers, logits, self._model_vocab_size)
         if self._few is not None and all(map(_is_usual, samplers)):
@@ -171,7 +171,7 @@ class Draw:
                 row.index_fill_(-1, self._tensor(limit.token_ids), -math.inf)
 
     def _keep_among(self, logits: torch.Tensor, rows: list[int], bits: torch.Tensor) -> None:
-        """Uses one lookup for eight tokens, which on a CPU is ten times as fast as a mask of each
+        """Uses one lookup for eight tokens, which on a CPU is ten times as fast as masking each
         token.
         """
         width = logits.shape[-1]
@@ -242,7 +242,7 @@ class Draw:
     def _choose(
         self, samplers: Sequence[Sampler], logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A token of each row, and the row's highest logit, (rows,)."""
+        """Returns a token for each row, and the row's highest logit, both (rows,)."""
         rows: dict[_Way, list[int]] = {}
         for i, sampler in enumerate(samplers):
             rows.setdefault(_way(sampler), []).append(i)
@@ -261,13 +261,13 @@ class Draw:
 
 
 def _is_taken_as_it_is(sampler: Sampler) -> bool:
-    """Whether no computation uses the sampler's whole row of logits."""
+    """Whether no computation needs the sampler's whole row of logits."""
     is_changed = sampler.is_penalized or sampler.is_masked or sampler.is_pair
     return not is_changed and (sampler.is_few or not sampler.is_filtered)
 
 
 def _is_usual(sampler: Sampler) -> bool:
-    """Whether the draw is among few tokens, from logits that nothing changes."""
+    """Whether the draw is among few tokens, from unchanged logits."""
     return sampler.is_few and not sampler.rules and _is_taken_as_it_is(sampler)
 
 
@@ -285,7 +285,7 @@ def _likeliest(_: Sequence[Sampler], logits: torch.Tensor) -> tuple[torch.Tensor
 def _raw(
     samplers: Sequence[Sampler], logits: torch.Tensor, vocab_size: int
 ) -> tuple[list[int], torch.Tensor | None]:
-    """The rows whose logprobs are requested, and their raw logits."""
+    """Returns the rows whose logprobs are requested, and their raw logits."""
     rows = [i for i, s in enumerate(samplers) if s.num_logprobs is not None]
     if not rows:
         return rows, None

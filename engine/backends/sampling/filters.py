@@ -2,10 +2,10 @@
 vocabulary), float32.
 
 Each filter sets excluded logits to -inf, in place. Tokens that tie at the limit are kept, and at
-least one token is kept. A parameter may be a column, (rows, 1), where a docstring says so.
+least one token is kept. A parameter may be a column, (rows, 1), if the docstring says so.
 
-These filters replace the library's. The library's top_p drops the token that crosses the limit and
-keeps less probable ones, and its min_p and top_a readmit a candidate below the limit.
+These filters replace the library's. The library's top_p drops the token that crosses the limit but
+keeps less probable tokens, and its min_p and top_a readmit a candidate below the limit.
 """
 
 import math
@@ -23,8 +23,8 @@ NEGLIGIBLE = 1e-10  # lower probabilities are left out of a sort
 
 
 def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None) -> None:
-    """Keep the `count` tokens with the highest logits; 0: all. `count` may be a column; `max_count`
-    is then its maximum.
+    """Keep the `count` tokens with the highest logits, or all tokens if it is 0. `count` may be a
+    column; `max_count` is then its maximum.
     """
     most = min(max_count if max_count is not None else int(count), logits.shape[-1])
     if most == logits.shape[-1] and not isinstance(count, torch.Tensor):
@@ -37,8 +37,8 @@ def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None
 
 def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
     """Keep the smallest set of most probable tokens whose probability mass is at least `limit`
-    (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit` may be a column;
-    inf: keep all.
+    (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration"). `limit` may be a column.
+    With inf, keep all tokens.
     """
     limits = torch.as_tensor(limit, device=logits.device).expand(len(logits), 1)
     log_total = logits.logsumexp(-1, keepdim=True)
@@ -58,8 +58,8 @@ def top_p(logits: torch.Tensor, limit: float | torch.Tensor) -> None:
 
 
 def top_a(logits: torch.Tensor, factor: float) -> None:
-    """Keep tokens with probability >= `factor` times the square of the highest (BlinkDL 2022,
-    RWKV-LM).
+    """Keep tokens with probability >= `factor` times the square of the highest probability (BlinkDL
+    2022, RWKV-LM).
     """
     top = logits.amax(-1, keepdim=True)
     log_total = logits.logsumexp(-1, keepdim=True)
@@ -67,8 +67,8 @@ def top_a(logits: torch.Tensor, factor: float) -> None:
 
 
 def min_p(logits: torch.Tensor, factor: float | torch.Tensor) -> None:
-    """Keep tokens with probability >= `factor` times the highest (Nguyen et al. 2024, "Min-p
-    Sampling"). `factor` may be a column; 0: keep all.
+    """Keep tokens with probability >= `factor` times the highest probability (Nguyen et al. 2024,
+    "Min-p Sampling"). `factor` may be a column. With 0, keep all tokens.
     """
     factors = torch.as_tensor(factor, dtype=logits.dtype, device=logits.device)
     _exclude_below(logits, logits.amax(-1, keepdim=True) + factors.log())
@@ -89,7 +89,7 @@ def tail_free(logits: torch.Tensor, limit: float) -> None:
 
 
 def typical(logits: torch.Tensor, limit: float) -> None:
-    """Keep the tokens whose surprise is nearest to the expected surprise: the smallest set whose
+    """Keep the tokens whose surprise is nearest to the expected surprise, as the smallest set whose
     probability mass reaches `limit` (Meister et al. 2022, "Locally Typical Sampling").
     """
     logprobs = logits.log_softmax(-1)
@@ -117,7 +117,7 @@ def exclude_top_choices(
     logits: torch.Tensor, threshold: float, protected: torch.Tensor | None
 ) -> None:
     """XTC, after its random decision: exclude all tokens with probability >= `threshold` except the
-    least probable one. Excludes none if this would exclude one of the token ids `protected`
+    least probable one. Excludes no tokens if this would exclude one of the token ids `protected`
     (Weidmann 2024, pull request 6335 of text-generation-webui).
     """
     border = logits.logsumexp(-1, keepdim=True) + math.log(threshold)
@@ -165,7 +165,7 @@ def draw(logits: torch.Tensor, points: torch.Tensor, skew: float = 0.0) -> torch
     row's point in [0, 1). `points`: (rows, 1), float64.
 
     Without `skew`, tokens are ordered by id. With `skew`, they are ordered by decreasing
-    probability, and the point is raised to the power exp(-skew), as in exllamav2: a value above 0
+    probability, and the point is raised to the power exp(-skew), as in exllamav2. A value above 0
     favors less probable tokens.
     """
     if skew:
@@ -180,8 +180,8 @@ MAX_WHOLE = 16384  # up to this vocabulary size, partial sums don't pay
 
 
 def _find(probs: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Index of the first token whose cumulative probability exceeds the point. Never a token of
-    probability 0.
+    """Returns the index of the first token whose cumulative probability exceeds the point. This is
+    never a token with probability 0.
     """
     if probs.shape[-1] <= MAX_WHOLE:
         sums = probs.cumsum(-1, dtype=torch.float64)
@@ -205,15 +205,15 @@ def _below_total(points: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
 
 
 def _counts(size: int) -> list[int]:
-    """Numbers of candidates to try in turn."""
+    """The numbers of candidates to try in turn."""
     return [*(count for count in CANDIDATES if count < size), size]
 
 
 def _border(
     logits: torch.Tensor, log_total: torch.Tensor, limits: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least logit that top_p keeps among the `count` most probable tokens, (rows, 1); and the
-    rows, (rows,), whose limit these tokens do not reach.
+    """Returns the lowest logit that top_p keeps among the `count` most probable tokens, (rows, 1),
+    and the rows whose limit these tokens don't reach, (rows,).
     """
     # On a GPU, topk takes twice as long as a sort if it returns the whole row.
     is_all = logits.is_cuda and count == logits.shape[-1]
@@ -234,7 +234,7 @@ def _before(probs: torch.Tensor) -> torch.Tensor:
 
 def _sorted(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (logits, probabilities, token ids) in descending order of probability. Leaves out
-    tokens of negligible probability except two, which the last differences need.
+    tokens of negligible probability except two, which are needed for the last differences.
     """
     probs = logits.softmax(-1)
     count = int((probs > NEGLIGIBLE).sum(-1).max()) + 2

@@ -1,11 +1,11 @@
-"""Forces tokens if the model has not written a given text in time. Engine thread."""
+"""Forces tokens if the model has not written a given text by a limit. Engine thread."""
 
 from switchyard.engine.backends.sampling.rules import Only
 from switchyard.engine.job import Forced
 
 
 class Forcing:
-    """A rule of one job that, for example, ends the model's reasoning at its limit."""
+    """A rule for one job that, for example, ends the model's reasoning at its limit."""
 
     is_ready = True
     is_done = False

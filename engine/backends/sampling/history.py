@@ -1,4 +1,4 @@
-"""Token ids of the jobs' texts, as rows on the device, for penalties. Engine thread."""
+"""The token ids of the jobs' texts, as rows on the device, for penalties. Engine thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -11,13 +11,13 @@ GROWTH = 256  # spare tokens in a row, so that rows are rarely replaced
 
 
 class WrittenTokens(Protocol):
-    """A text. Its tokens stay on the device as long as each call of `rows` includes the text."""
+    """A text. Its tokens stay on the device as long as each call to `rows` includes the text."""
 
     token_ids: list[int]  # of prompt and completion; only grows
 
 
 class History:
-    """Has a row for each text. The row is written when the text is first used, and is then extended
+    """Has a row for each text. A row is written when its text is first used, and is then extended
     with new tokens.
     """
 
@@ -30,7 +30,7 @@ class History:
 
     def rows(self, texts: Sequence[WrittenTokens]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns token ids and ages, both (texts, tokens of the longest text). A token's age is
-        the number of tokens after it; in padding, the age is below 0.
+        the number of tokens after it; padding has an age below 0.
         """
         self._keep(texts)
         self._write(texts)
@@ -41,7 +41,7 @@ class History:
         return token_ids, ends - torch.arange(max(lengths), device=self._device)
 
     def _keep(self, texts: Sequence[WrittenTokens]) -> None:
-        """Keep rows for these texts, and for no others."""
+        """Keep rows for these texts only."""
         if len(self._slots) > len(texts) or any(text not in self._slots for text in texts):
             present = set(texts)
             for gone in [text for text in self._slots if text not in present]:

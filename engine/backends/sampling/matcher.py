@@ -1,4 +1,4 @@
-"""The constraint of one job, as masks of tokens. Runs on the engine thread, except for the pool's
+"""The constraint of one job, as token masks. Runs on the engine thread, except for the pool's
 work.
 """
 
@@ -27,10 +27,10 @@ NOTE_AFTER = 0.001  # seconds of core time, enough for some dozens of masks
 
 
 class Matcher:
-    """The masks of one job. While the model computes the logits, a pool computes each mask;
-    meanwhile llguidance releases the GIL. It holds the GIL while it accepts a token; if that takes
-    long, jobs take turns. Until the text `after` has occurred, all tokens are allowed except end
-    tokens and tokens whose text extends beyond the end of `after`.
+    """The masks of one job. A pool computes each mask while the model computes the logits, without
+    holding the GIL. llguidance holds the GIL while it accepts a token; if that takes long, jobs
+    take turns. Until the text `after` has occurred, all tokens are allowed except end tokens and
+    tokens whose text extends beyond the end of `after`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Matcher:
         bill: Bill,
         ends: Sequence[int] = (),
     ) -> None:
-        """`ends`: end tokens of the job in addition to those of the model."""
+        """`ends`: the job's end tokens in addition to the model's."""
         self.is_done = False  # complete: no token may follow
         self._constraint = constraint
         self._grammars = grammars
@@ -59,7 +59,9 @@ class Matcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next mask exists and it is this job's turn, or the mask is overdue."""
+        """Whether the next mask exists and it is this job's turn, or whether the mask is
+        overdue.
+        """
         if not self._allowed.done():
             return self._is_overdue
         return not self._needs_turn or self._turns.is_free
@@ -92,7 +94,7 @@ class Matcher:
         if not self._allowed.done():
             assert self._is_overdue
             raise ConstraintTooSlow(
-                f"the constraint is too slow: a token has taken more than {MASK_TIMEOUT:.0f} s",
+                f"the constraint is too slow: it took more than {MASK_TIMEOUT:.0f} s for one token",
                 "constraint",
             )
         return self._allowed.result()
@@ -116,7 +118,7 @@ class Matcher:
         if not is_taken:
             if allowed[token_id // 8] >> token_id % 8 & 1:  # allowed, but it took too many steps
                 check_matcher(self._matcher)
-            raise ArithmeticError(f"token {token_id} breaks the constraint")
+            raise ArithmeticError(f"token {token_id} violates the constraint")
         self.is_done = self._matcher.is_stopped()
         if not self.is_done:
             self._allowed = self._pool.submit(self._compute, self._bill.debt)

@@ -1,4 +1,4 @@
-"""Penalties, which are applied before all filters, in place, to rows of logits, (rows, vocabulary),
+"""Penalties, which are applied in place, before all filters, to rows of logits, (rows, vocabulary),
 float32. Parameters are columns, (rows, 1), unless noted.
 """
 
@@ -19,12 +19,12 @@ def penalize_repetition(
     full: torch.Tensor,
     decay: torch.Tensor,
 ) -> None:
-    """Divide the positive logits of tokens that have occurred by `penalty`, and multiply the
-    negative ones by it (Keskar et al. 2019, "CTRL"). The penalty applies in full to the last `full`
-    tokens (-1: all), and fades over the `decay` tokens before them, as in exllamav2.
+    """Divide the positive logits of tokens that have occurred by `penalty`, and multiply their
+    negative logits by it (Keskar et al. 2019, "CTRL"). The penalty applies in full to the last
+    `full` tokens (-1: all), and fades over the `decay` tokens before them, as in exllamav2.
 
-    `token_ids`: the tokens of prompt and completion, (rows, tokens); `ages`: for each token, the
-    number of tokens after it, below 0 in padding.
+    `token_ids`: the tokens in the prompt and the completion, (rows, tokens); `ages`: for each
+    token, the number of tokens after it, or a number below 0 in padding.
     """
     beyond = (ages - full).clamp(min=0)
     fading = (1 - beyond / decay.clamp(min=1)).clamp(min=0)
@@ -54,8 +54,8 @@ def _keep_strongest(
     logits: torch.Tensor, token_ids: torch.Tensor, values: torch.Tensor, is_lowering: torch.Tensor
 ) -> None:
     """Write `values` to the logits of `token_ids`. If a token occurs several times, its lowest
-    value wins in rows that are `is_lowering`, its highest in others. An occurrence without a change
-    has the token's own logit as its value.
+    value wins in rows with `is_lowering`, and its highest value in others. An occurrence without a
+    change has the token's own logit as its value.
     """
     lowest = logits.scatter_reduce(-1, token_ids, values, "amin", include_self=False)
     highest = logits.scatter_reduce(-1, token_ids, values, "amax", include_self=False)
@@ -70,10 +70,10 @@ def penalize_continuations(
     base: float,
     allowed_length: int,
 ) -> None:
-    """DRY, for one row: subtract multiplier * base ** (length - allowed_length) from each token
-    that would continue a repetition of at least `allowed_length` tokens, where length is that of
-    the longest such repetition. No repetition extends across a breaker (Weidmann 2024, pull request
-    5637 of text-generation-webui).
+    """DRY, for one row. Subtract multiplier * base ** (length - allowed_length) from the logit of
+    each token that would continue a repetition of at least `allowed_length` tokens, where length is
+    the length of the longest such repetition. No repetition extends across a breaker (Weidmann
+    2024, pull request 5637 of text-generation-webui).
 
     `token_ids`: (tokens,); `is_breaker`: (vocabulary,).
     """
@@ -104,8 +104,8 @@ def penalize_continuations(
 
 
 def guide(logits: torch.Tensor, negative: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Apply classifier-free guidance (Sanchez et al. 2023, "Stay on topic"): combine the logits
-    after prompts with those after negative prompts.
+    """Apply classifier-free guidance (Sanchez et al. 2023, "Stay on topic"), which combines the
+    logits after prompts with those after negative prompts.
     """
     wanted, unwanted = logits.log_softmax(-1), negative.log_softmax(-1)
     return unwanted + scale * (wanted - unwanted)

@@ -1,4 +1,4 @@
-"""Rules, which limit a job's next token."""
+"""Rules that limit a job's next token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Without:
 @dataclass(frozen=True, slots=True)
 class Among:
     """Only the tokens whose bits are set in an array of uint8. The lowest bit of the first number
-    is that of token 0.
+    belongs to token 0.
     """
 
     bits: torch.Tensor
@@ -42,10 +42,10 @@ class Rule(Protocol):
         """Whether no token may follow."""
 
     def limit(self) -> Only | Without | Among | None:
-        """Returns the limit on the next token; None if there is no limit."""
+        """Returns the limit on the next token, or None if there is no limit."""
 
     def begin(self) -> None:
-        """Called when the next token is about to be drawn. Calls of `limit` and `accept` follow."""
+        """Called when the next token is about to be drawn. Calls to `limit` and `accept` follow."""
 
     def wait(self, seconds: float) -> None:
         """Wait until the rule is ready, for at most this many seconds."""

@@ -1,5 +1,4 @@
-"""The sampling state of one job: its Sampling, its random numbers, and its tokens so far. Engine
-thread.
+"""The sampling state of one job: its Sampling, random numbers, and tokens so far. Engine thread.
 
 `draw.Draw` makes the draws, for all jobs together.
 """
@@ -33,7 +32,7 @@ class Sampler:
         rules: Sequence[Rule] = (),
     ) -> None:
         """`newline_ids`: tokens that end a line. `rules` limit the next token; a later rule
-        overrides the earlier ones.
+        overrides earlier rules.
         """
         s = self.sampling = job.sampling
         self.rules = rules
@@ -87,7 +86,7 @@ class Sampler:
 
     @property
     def banned(self) -> Iterator[Sequence[int]]:
-        """Lists of tokens that must not come next."""
+        """Yields lists of tokens that must not come next."""
         yield self.sampling.banned_token_ids
         if self.num_drawn < self._min_tokens:
             yield self._stop_token_ids
@@ -96,14 +95,14 @@ class Sampler:
 
     @property
     def allowed(self) -> Iterator[Sequence[int]]:
-        """Lists of tokens. Each list excludes all tokens that aren't in it."""
+        """Yields lists of tokens. Each list excludes all tokens that aren't in it."""
         if self.sampling.allowed_token_ids:
             yield self.sampling.allowed_token_ids
         if self.num_drawn == 0 and self._first_ids:
             yield self._first_ids
 
     def is_breaker(self, vocab_size: int) -> np.ndarray:
-        """For each token, whether it breaks repetitions for DRY."""
+        """For each token, whether repetitions end at it for DRY."""
         if self._is_breaker is None:
             self._is_breaker = np.zeros(vocab_size, dtype=np.bool_)
             self._is_breaker[list(self.sampling.dry_breakers)] = True
@@ -115,7 +114,7 @@ class Sampler:
         self.max_surprise -= self.sampling.mirostat_eta * (surprise - self.sampling.mirostat_tau)
 
     def accept(self, token_id: int) -> None:
-        """Take the next token. The rules get it through `obey`."""
+        """Take the next token. The rules receive it through `obey` instead."""
         self.num_drawn += 1
         if self.token_ids:
             self.token_ids.append(token_id)

@@ -10,7 +10,9 @@ import torch
 def upload(
     values: Sequence[Any] | np.ndarray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Unlike torch.tensor(..., device=...), this function does not wait."""
+    """Copies data to the device. Unlike torch.tensor(..., device=...), this function does not
+    wait.
+    """
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
@@ -22,7 +24,7 @@ def column(
 
 
 class Download:
-    """Tensors that are being copied to the host. Doesn't wait for later work of the device."""
+    """Tensors that are being copied to the host. Doesn't wait for later work on the device."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """`tensors`: all on one device."""

@@ -1,6 +1,6 @@
-"""Draws from the whole vocabulary: applies the filters in order, then draws.
+"""Draws from the whole vocabulary, after applying the filters in order.
 
-One operation applies a common parameter to all rows; other parameters are applied row by row.
+One operation applies a common parameter to all rows; rarer parameters are applied row by row.
 """
 
 import math

@@ -10,7 +10,7 @@ from switchyard.engine.grammar.schema.objects import repetition
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The form of an array; `first` and `rest` are names of rules."""
+    """The form of an array. `first` and `rest` are names of rules."""
 
     first: Sequence[str]
     rest: str | None  # of all items after the first ones; None if there are none
@@ -25,7 +25,7 @@ class Array:
         return needed
 
     def living(self, is_alive: Callable[[str], bool]) -> "Array | None":
-        """Returns the array without items that can't have a value; None if no such array is
+        """Returns the array without items that can't have a value, or None if no such array is
         possible.
         """
         if not all(map(is_alive, self.first[: self.least])):
@@ -59,8 +59,8 @@ class Array:
         return found
 
     def rules(self, name: str) -> list[str]:
-        """The rules of the first items that may be missing. They are halved repeatedly, because the
-        compiler is recursive, so rules must not be nested deeply.
+        """The rules of the first items that may be missing. The items are halved repeatedly,
+        because the compiler is recursive, so rules must not be nested deeply.
         """
         lines = []
         spans = [(self._num_fixed, len(self.first))]
@@ -84,7 +84,7 @@ class Array:
         return min(max(self.least, 1), len(self.first))
 
     def _tails(self, name: str, num_items: int) -> list[str]:
-        """What may follow this number of items."""
+        """Returns what may follow this number of items."""
         more = ""
         if self.rest is not None:
             done = max(num_items, len(self.first))
@@ -124,7 +124,7 @@ def array_of(branch: Branch, document: Document, make: Callable[[Sequence[Schema
 
 
 def _items(content: Json) -> tuple[list[object], object]:
-    """The schemas of the first items and of all others, from the keywords of either draft."""
+    """The schemas of the first items and of all other items, from the keywords of either draft."""
     items = content.get("items", True)
     if isinstance(items, list):
         return items, content.get("additionalItems", True)

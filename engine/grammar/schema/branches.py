@@ -39,8 +39,8 @@ def branches(
     note: Callable[[Schema], None] = lambda _: None,
 ) -> list[Branch]:
     """The branches of `schemas`. A value is valid for all of `schemas` if it is valid for all
-    schemas of some branch. `note` is called for each schema that has a `oneOf`. Raises InvalidJob
-    for too many branches.
+    schemas in one of the branches. `note` is called for each schema that has a `oneOf`. Raises
+    InvalidJob for too many branches.
     """
     if len(schemas) == 1 and COMBINING.isdisjoint(schemas[0].content):
         return [tuple(schemas)]
@@ -104,7 +104,7 @@ def types_of(branch: Branch) -> tuple[set[str], bool]:
 
 
 def values_of(branch: Branch) -> list[Any] | None:
-    """The values that `const` and `enum` allow; None without these keywords."""
+    """The values that `const` and `enum` allow, or None without these keywords."""
     values: list[Any] | None = None
     for content in (schema.content for schema in branch):
         for listed in [content.get("enum"), [content["const"]] if "const" in content else None]:
@@ -124,7 +124,7 @@ def least_of(branch: Branch, keyword: str) -> int:
 
 
 def most_of(branch: Branch, keyword: str, limit: int = MAX_COUNT) -> int | None:
-    """The maximum that `maxItems` and similar keywords allow; None if it is `limit` or above."""
+    """The maximum that `maxItems` and similar keywords allow, or None if it is `limit` or above."""
     counts = [schema.content[keyword] for schema in branch if keyword in schema.content]
     return min((count for count in counts if count < limit), default=None)
 
@@ -143,7 +143,7 @@ def type_of(value: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text that is the same for equal JSON values, and only for these."""
+    """A text that is the same for equal JSON values, and different for others."""
     return json.dumps(_plain(value), sort_keys=True)
 
 

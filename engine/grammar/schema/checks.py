@@ -1,4 +1,4 @@
-"""Refuses parts of a JSON schema that can't be enforced, and reports where they are. Pure."""
+"""Refuses JSON schemas with parts that can't be enforced, and reports where these are. Pure."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ def _items(node: Any) -> Collection[Any]:
 
 
 def _seconds(schema: Json) -> float:
-    """Estimated seconds for this schema, without the schemas inside it."""
+    """The estimated seconds for this schema, without the schemas inside it."""
     seconds = _PER_PART
     if patterns := _mapping(schema, "patternProperties"):
         seconds += len(patterns) ** 2 * _PER_PAIR_OF_PATTERNS + sum(map(seconds_of_regex, patterns))
@@ -88,7 +88,7 @@ def _seconds(schema: Json) -> float:
 
 
 def _check_conjunctions(schemas: Sequence[Json]) -> None:
-    """Raises InvalidJob if a schema has many patterns and also joins many schemas."""
+    """Raises InvalidJob if the schema has many patterns and also joins many schemas."""
     forms = {str(s[k]) for s in schemas for k in ("pattern", "format") if k in s}
     number = 0
     for schema in schemas:
@@ -105,7 +105,7 @@ def _check_conjunctions(schemas: Sequence[Json]) -> None:
 
 def _check_multiples(schemas: Sequence[Json]) -> None:
     """Raises InvalidJob if the common multiple is too large. The compiler counts in units of the
-    last digit of all `multipleOf` together.
+    smallest decimal place in any `multipleOf`.
     """
     multiple = 1
     for value in {s["multipleOf"] for s in schemas if _is_number(s.get("multipleOf"))}:

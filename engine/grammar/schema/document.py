@@ -1,4 +1,4 @@
-"""A JSON schema and all schemas inside it, which can be looked up by place or by reference.
+"""A JSON schema and all schemas inside it, which can be looked up by location or by reference.
 Pure.
 """
 
@@ -30,7 +30,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """A schema at one place in a document. It equals only itself."""
+    """A schema at one location in a document. It equals only itself."""
 
     content: Json
     where: str  # its path from the root, at most MAX_SHOWN characters
@@ -50,10 +50,10 @@ def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
 
 
 class Document:
-    """All schemas of a document. One thread."""
+    """All schemas in a document. One thread."""
 
     def __init__(self, root: Any) -> None:
-        """Raises InvalidJob for a reference that leads to no schema of the document."""
+        """Raises InvalidJob for a reference that leads to no schema in the document."""
         draft = root.get("$schema") if isinstance(root, dict) else None
         self._identifier = "id" if isinstance(draft, str) and "draft-04" in draft else "$id"
         self._by_id: dict[int, Schema] = {}  # by the identity of the content
@@ -71,7 +71,7 @@ class Document:
 
     def at(self, content: Any) -> Schema | None:
         """Returns the schema with this content or, if the content is only a reference, the schema
-        that it leads to. None for a schema that admits everything.
+        that it leads to. Returns None for a schema that admits everything.
         """
         passed: set[int] = set()
         while isinstance(content, dict):
@@ -85,7 +85,7 @@ class Document:
         return NOTHING if content is False else None
 
     def target(self, schema: Schema) -> Schema | None:
-        """The schema that `$ref` leads to; None if that schema admits everything."""
+        """The schema that `$ref` leads to, or None if that schema admits everything."""
         content = self._targets[schema]
         return NOTHING if content is False else self._by_id.get(id(content))
 
@@ -155,13 +155,13 @@ class Document:
             for step in fragment.split("/")[1:]:
                 content = _step(content, step.replace("~1", "/").replace("~0", "~"))
         if not isinstance(content, bool) and id(content) not in self._by_id:
-            said = f"the reference {reference[:MAX_SHOWN]!r} leads to no schema of this document"
+            said = f"the reference {reference[:MAX_SHOWN]!r} leads to no schema in this document"
             raise refusal(schema.where, said)
         return content
 
 
 def _below(content: Json) -> Iterator[tuple[str, Any]]:
-    """The schemas directly inside a schema, each with its path from there."""
+    """Yields the schemas directly inside a schema, each with its path relative to that schema."""
     for keyword, value in content.items():
         path = keyword[:MAX_SHOWN]
         if keyword in NAMED and isinstance(value, dict):

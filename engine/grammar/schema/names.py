@@ -1,5 +1,5 @@
-"""The properties that an object's schemas admit: named properties, properties that match a pattern,
-and all others. Pure.
+"""The properties that an object's schemas admit, which are named properties, properties that match
+a pattern, and all others. Pure.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ def object_of(branch: Branch, document: Document, make: Make, terminals: Termina
 
 
 def _closure(branch: Branch) -> frozenset[str]:
-    """The required names, and those that they require in turn."""
+    """The required names, and the names that they require in turn."""
     required = {name for schema in branch for name in schema.content.get("required", ())}
     dependent = _dependent(branch)
     left = list(required)
@@ -67,8 +67,8 @@ def _schemas(
     matched: dict[str, set[str]],
     pattern: str | None = None,
 ) -> list[Schema]:
-    """The schemas of a property's value: those for its name, for the one pattern that it matches,
-    or for all other names.
+    """The schemas of a property's value, which are those for its name, for the one pattern that it
+    matches, or for all other names.
     """
     found: list[Schema | None] = []
     for content in (schema.content for schema in branch):
@@ -105,7 +105,7 @@ def _others(
     terminals: Terminals,
 ) -> Iterator[tuple[str | None, str]]:
     """Yields each pattern, and None for all other names, with a part of a rule that admits such
-    names but no named property. Omits a kind that has no such names.
+    names but no named property. Omits patterns that match only named properties.
     """
     for pattern in patterns:
         part = _named(pattern)
@@ -127,7 +127,7 @@ def _others(
 
 
 def _search(pattern: str, branch: Branch) -> Iterator[str]:
-    """Regular expressions for plainly spelled strings that contain a match of `pattern`."""
+    """Regular expressions for plainly spelled strings that contain a match for `pattern`."""
     for part in _alternatives(regex_to_lark(pattern, "dw")):
         before = "" if part.startswith("^") else f"{BARE_CHARACTER}*"
         is_ended = part.endswith("$") and (len(part) - len(part[:-1].rstrip("\\"))) % 2
@@ -138,7 +138,7 @@ def _search(pattern: str, branch: Branch) -> Iterator[str]:
         try:
             is_empty(f"/{text}/")
         except InvalidJob as error:
-            said = f"additionalProperties beside the pattern {pattern[:100]!r}: {error}"
+            said = f"additionalProperties together with the pattern {pattern[:100]!r}: {error}"
             raise refusal(branch[0].where, said) from None
         yield text
 
@@ -167,7 +167,9 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _complement(texts: Sequence[str]) -> str:
-    """A regular expression for all texts except these. Its size grows with theirs."""
+    """A regular expression for all texts except these. Its size grows with the size of the
+    texts.
+    """
     by_first: dict[str, list[str]] = {}
     for text in texts:
         if text:

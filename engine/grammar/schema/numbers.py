@@ -113,7 +113,7 @@ def _upper(bound: _Bound) -> tuple[Fraction, bool]:
 def numbers(
     branch: Branch, is_integer: bool, values: Sequence[Any] | None, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's numbers; nothing if no number is possible."""
+    """The part of a rule for a branch's numbers, or nothing if no number is possible."""
     having = [schema for schema in branch if not schema.content.keys().isdisjoint(BOUNDS)]
     bounds = _Bounds()
     for schema in having:
@@ -174,7 +174,7 @@ def _is_plain(value: float) -> bool:
 
 
 def _spelled(value: float, exactly: Fraction, is_integer: bool) -> str:
-    """A number as a regular expression, perhaps with zeros after it."""
+    """A number as a regular expression, which may allow trailing zeros."""
     text = json.dumps(value)
     written = text.replace(".", "[.]").replace("+", "[+]")
     if exactly.denominator > 1:

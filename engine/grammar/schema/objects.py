@@ -1,7 +1,7 @@
-"""Rules of an object. Properties may occur in any order, each at most once, and all required ones
-must occur. Pure. A rule has a parameter, which is a feature of llguidance. The parameter has a bit
-for each property that has occurred. If there is a `minProperties` or `maxProperties`, it also
-counts optional properties.
+"""Rules of an object. Properties may occur in any order, each at most once, and all required
+properties must occur. Pure. A rule has a parameter, which is a feature of llguidance. The parameter
+has a bit for each property that has occurred. If there is a `minProperties` or `maxProperties`, it
+also counts optional properties.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """The form of an object. `values`, and the `value` of each of `others`, name rules."""
+    """The form of an object. `values`, and the `value` of each of `others`, are names of rules."""
 
     values: Mapping[str, str]  # by the property's name, in the schema's order
     required: frozenset[str]
@@ -37,7 +37,7 @@ class ObjectForm:
         yield from (self.values[name] for name in self.values if name in self.required)
 
     def living(self, is_alive: Callable[[str], bool]) -> "Living | None":
-        """The object without properties that can't have a value; None if no such object is
+        """The object without properties that can't have a value, or None if no such object is
         possible. The names of those properties remain excluded from the other names.
         """
         if not all(map(is_alive, self.needs())):
@@ -88,8 +88,8 @@ class Living:
         return replace(self, values=values, others=others)
 
     def rules(self, name: str, spell: Callable[[str], str]) -> list[str]:
-        """The rules of such objects. Their names begin with `name`. `spell` returns a property's
-        name as a terminal. Raises InvalidJob.
+        """The rules of such objects. The rules' names begin with `name`. `spell` returns a
+        property's name as a terminal. Raises InvalidJob.
         """
         if self.others and self.least > 1:
             # A name that the schema lacks may occur twice, but counts once.
@@ -160,7 +160,7 @@ class _Rules:
                 yield f"{self.name}_n{i}::_: {_either(self._rests(i, 1))}"
 
     def _members(self, i: int) -> Iterator[str]:
-        """A further property of a block, or of the next one."""
+        """Another property of this block, or of the next one."""
         limit = self._below_most(i)
         for bit, name in enumerate(self.blocks[i]):
             is_required = name in self.of.required
@@ -180,8 +180,8 @@ class _Rules:
             yield f"{self.name}_m{i + 1}::bit_and({kept:#x}){_if(conditions)}"
 
     def _rests(self, i: int, more: int = 0) -> Iterator[str]:
-        """What follows a property: the object's end, or a comma if a property may follow. `more`:
-        the number of properties that have occurred but aren't counted yet.
+        """Yields what follows a property, which is the object's end, or a comma if a property may
+        follow. `more`: the number of properties that have occurred but aren't counted yet.
         """
         must_follow = any(self._required(j) for j in range(i + 1, len(self.blocks)))
         if not must_follow:
@@ -195,7 +195,9 @@ class _Rules:
         yield f"JSON_COMMA {following}{_if(conditions)}"
 
     def _can_follow(self, i: int, more: int) -> list[str]:
-        """The conditions under which a property may follow. No later block has a required one."""
+        """The conditions under which a property may follow. No later block has a required
+        property.
+        """
         required, all_names = self._required(i), len(self.blocks[i])
         missing = [f"not(is_ones([0:{required}]))"] if required else []
         limit = self._below_most(i, more)
@@ -255,7 +257,7 @@ def _if(conditions: Sequence[str]) -> str:
 
 
 def _fold(operator: str, conditions: Sequence[str]) -> str:
-    """Joins conditions as a balanced tree, because the compiler takes them apart recursively."""
+    """Joins conditions as a balanced tree, because the compiler processes them recursively."""
     if len(conditions) == 1:
         return conditions[0]
     half = len(conditions) // 2

@@ -28,7 +28,7 @@ class _Option:
 def may_share(
     schema: Schema, document: Document, estimate: Estimate
 ) -> Iterator[tuple[Schema | None, Schema | None]]:
-    """The pairs of options that can't be distinguished by types and tags. Raises InvalidJob."""
+    """The pairs of options that can't be told apart by types and tags. Raises InvalidJob."""
     options = [_option(document.at(o), document, estimate) for o in schema.content["oneOf"]]
     done: set[tuple[int, int]] = set()
     for pair in _pairs(options):

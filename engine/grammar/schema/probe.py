@@ -58,7 +58,7 @@ def matching(part: str, texts: Iterable[str]) -> list[str]:
 
 
 def disjoint(patterns: Iterable[str]) -> str | None:
-    """None if no text matches two of these patterns; otherwise llguidance's message. Raises
+    """Returns None if no text matches two of these patterns, otherwise llguidance's message. Raises
     InvalidJob.
     """
     schema = {"type": "object", "patternProperties": {pattern: {} for pattern in patterns}}
@@ -68,7 +68,7 @@ def disjoint(patterns: Iterable[str]) -> str | None:
 
 
 def _matcher(part: str, terminals: str) -> LLMatcher | None:
-    """None for a part that is known to admit no text."""
+    """Returns None for a part that is known to admit no text."""
     with PANICS:
         matcher = LLMatcher(_bytes(), _grammar(part, terminals), log_level=0, limits=LIMITS)
     if not matcher.is_error():

@@ -107,7 +107,7 @@ class Rules:
         return rule
 
     def _constant(self, value: Any, where: str) -> str:
-        """The name of the rule for only this value; equal values share a rule."""
+        """The name of the rule that admits only this value; equal values share a rule."""
         kind = type_of(value)
         items = [self._constant(item, where) for item in value] if kind == "array" else []
         named = value.items() if kind == "object" else ()
@@ -174,7 +174,9 @@ class Rules:
         is_integer: bool,
         listed: Mapping[str, list[Any] | None],
     ) -> list[str]:
-        """Parts of a rule. `listed`: the only values of each type that are allowed; None: all."""
+        """The parts of a rule. `listed`: the allowed values of each type, or None if all are
+        allowed.
+        """
         parts: list[str] = []
         if "null" in types and listed["null"] != []:
             parts.append('"null"')
@@ -189,8 +191,8 @@ class Rules:
         return parts
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """For each pair of options of a `oneOf` that might share a value: the place, and the name
-        of a rule that must not admit any value.
+        """For each pair of options in a `oneOf` that might share a value: the location, and the
+        name of a rule that must not admit any value.
         """
         pairs: list[tuple[str, str]] = []
         for schema in self._one_of:  # grows
@@ -233,7 +235,7 @@ class Rules:
         return self._by_name[name].is_alive
 
     def _dead_end(self, rule: _Rule) -> str:
-        """The place of a schema that prevents `rule` from admitting any value."""
+        """The location of a schema that prevents `rule` from admitting any value."""
         passed: set[str] = set()
         where = ""
         while rule.name not in passed:
@@ -250,7 +252,7 @@ class Rules:
 
     def _lines(self, start: _Rule) -> Iterator[str]:
         """The rules that `start` needs, in the order in which the compiler processes them, so that
-        depth means the same there as here.
+        depth means the same in both.
         """
         done: set[str] = set()
         left = [(start, 1)]

@@ -20,7 +20,7 @@ _PER_PROBE = 2e-3  # seconds
 def strings(
     branch: Branch, values: Sequence[str] | None, terminals: Terminals, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's strings; nothing if no string is possible."""
+    """The part of a rule for a branch's strings, or nothing if no string is possible."""
     forms = _forms(branch)
     least, most = least_of(branch, "minLength"), most_of(branch, "maxLength")
     if most is not None and most < least:
@@ -52,7 +52,7 @@ def _choice(values: Sequence[str], terminals: Terminals) -> str:
 
 
 def _forms(branch: Branch) -> list[dict[str, Any]]:
-    """What the schemas of a branch require of a string's form, without repetitions."""
+    """What the schemas of a branch require of a string's format, without repetitions."""
     said = [{k: s.content[k] for k in FORMS if k in s.content} for s in branch]
     return list({json.dumps(one): one for one in said if one}.values())
 

@@ -17,7 +17,7 @@ MAX_SPELLED = 8192
 
 
 class Terminals:
-    """Each text has one terminal, even if it occurs several times. One thread."""
+    """The terminals, one for each text, even if the text occurs several times. One thread."""
 
     def __init__(self, whitespace: str = WHITESPACE) -> None:
         self._whitespace = whitespace
@@ -49,8 +49,8 @@ class Terminals:
         return " & ".join([f"/{whole}/", *no_names, *(f"~{one}" for one in excluded)])
 
     def may_spell(self, characters: int) -> bool:
-        """Uses up the budget of characters that may have every spelling. Returns False if too
-        little is left.
+        """Uses up the budget of characters that may be spelled in every way. Returns False if too
+        little of it is left.
         """
         if characters > self._left:
             return False

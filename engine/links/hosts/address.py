@@ -17,8 +17,8 @@ MODE = 0o600  # write access to it allows running code
 
 
 def check(address: str) -> None:
-    """Raises ModelError for an invalid address, or one that any user of the machine could take
-    over.
+    """Raises ModelError for an invalid address, or for an address that any user of the machine
+    could take over.
     """
     if address.startswith(UNIX):
         if not os.path.isabs(address.removeprefix(UNIX)):
@@ -55,7 +55,7 @@ def _is_place(address: str) -> bool:
 
 
 def listen(address: str) -> socket.socket:
-    """Raises ModelError, including for an address that is open to all networks."""
+    """Raises ModelError, for example for an address that is open to all networks."""
     check(address)
     try:
         return _listen_at_port(address) if is_tcp(address) else _listen_at_path(address)
@@ -64,7 +64,7 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str, timeout: float) -> socket.socket:
-    """The connected socket has no timeout. Doesn't check who listens. Raises OSError."""
+    """Returns a connected socket without a timeout. Doesn't check who listens. Raises OSError."""
     if is_tcp(address):
         host, port = host_and_port(address)
         connection = socket.create_connection((host, port), timeout)
@@ -96,7 +96,7 @@ def _listen_at_port(address: str) -> socket.socket:
     host, port = host_and_port(address)
     family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if ipaddress.ip_address(str(where[0])).is_unspecified:
-        raise ModelError(f"at: {address} is open to all networks; name one address of this machine")
+        raise ModelError(f"at: {address} is open to all networks; use one address of this machine")
     listener = socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
     return listener
 
@@ -118,8 +118,8 @@ def _listen_at_path(address: str) -> socket.socket:
 
 
 def _danger(address: str) -> str:
-    """Why the socket's directory is not safe; empty if it is, or if it doesn't exist yet. In a
-    sticky directory, users can't remove or rename each other's sockets.
+    """Returns why the socket's directory is not safe, or an empty string if it is safe or doesn't
+    exist yet. In a sticky directory, users can't remove or rename each other's sockets.
     """
     directory = os.path.dirname(address.removeprefix(UNIX))
     try:

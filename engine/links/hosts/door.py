@@ -23,8 +23,8 @@ MAX_STRANGERS = 64  # handshakes at once; a further connection takes the place o
 
 
 class Door:
-    """One thread only accepts connections. Each handshake runs on its own thread, for a few seconds
-    at most.
+    """One thread does nothing but accept connections. Each handshake runs on its own thread, for a
+    few seconds at most.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Door:
         admit: Callable[[socket.socket, Seals | None, int], None],
         is_ready: Callable[[], bool],
     ) -> None:
-        """Listens at once, so that a wrong address is found early. Raises ModelError. `admit` is
+        """Listens at once, so that a wrong address is detected early. Raises ModelError. `admit` is
         called on the thread of the handshake, with the server's process id. `is_ready`: see
         `Welcome`.
         """
@@ -80,8 +80,8 @@ class Door:
             ).start()
 
     def _give_place(self, connection: socket.socket) -> None:
-        """If there is no place, end the oldest handshake. A server's handshake takes milliseconds,
-        so the oldest one is silent or slow. Its thread ends at once.
+        """If there is no room, end the oldest handshake. A server's handshake takes milliseconds,
+        so the oldest handshake's client is silent or slow. Its thread ends at once.
         """
         with self._changed:
             while len(self._strangers) >= MAX_STRANGERS:
@@ -111,7 +111,7 @@ class Door:
             logger.exception("a handshake failed")
             reason = error
         if self._take_place(connection):  # before closing, so that no other socket has its number
-            reason = "it had not completed the handshake when other connections came"
+            reason = "it had not completed the handshake when other connections arrived"
         if met is None:
             logger.warning("a connection was refused: %s", reason)
             connection.close()

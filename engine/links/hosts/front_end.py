@@ -1,4 +1,4 @@
-"""A front end: a server from the point of view of a shared engine."""
+"""A front end, which is a server from the point of view of a shared engine."""
 
 import logging
 import queue
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 class FrontEnd:
-    """The connection of one server, with a reading and a writing thread. It ends when the server
-    ends, or when the server is silent or reads nothing for `silence_timeout` seconds.
+    """The connection of one server, with a reading and a writing thread. The connection ends when
+    the server ends, or when the server sends or reads nothing for `silence_timeout` seconds.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FrontEnd:
         self._outbox.put(events)
 
     def end(self) -> None:
-        """End the connection after all events so far have been sent."""
+        """End the connection once all previous events have been sent."""
         self._outbox.put(None)
 
     def join(self, timeout: float) -> None:
@@ -79,10 +79,10 @@ class FrontEnd:
     # Threads of the front end
 
     def _refuse(self, command: Command, names: Sequence[str]) -> bool:
-        """Refuse a job of a later version, with parameters that this engine doesn't know."""
+        """Refuse a job from a later version that has parameters unknown to this engine."""
         if not isinstance(command, Submit):
             return False
-        reason = f"the engine has an earlier version, which doesn't know {', '.join(names)}"
+        reason = f"the engine runs an earlier version, which doesn't know {', '.join(names)}"
         self.tell([Failed(command.job.identifier, InvalidJob(reason, names[0]))])
         return True
 
@@ -119,7 +119,9 @@ class FrontEnd:
 
 
 def greeting(standing: Standing, stats: Stats | None, drains: str | None) -> list[Event]:
-    """Returns the first events for a front end. `drains`: why the engine accepts no more jobs."""
+    """Returns the first events for a front end. `drains`: the reason why the engine accepts no more
+    jobs.
+    """
     if standing.is_stopped:
         return [Stopped(standing.error)]
     if standing.info is None:

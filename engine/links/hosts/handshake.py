@@ -1,11 +1,11 @@
-"""The handshake of a server and a shared engine. No pickle is read before the handshake ends.
+"""The handshake between a server and a shared engine. No pickle is read before the handshake ends.
 
 1. Without a key, each end asks the kernel which user is at the other end.
-2. Both send their protocol and a nonce.
+2. Both ends send their protocol and a nonce.
 3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
   proves nothing to a client that lacks the key.
-4. With a key, both derive further keys from it and the nonces, and these seal all later messages.
+4. With a key, both derive further keys from it and the nonces, which seal all later messages.
   Otherwise a process between the two ends could relay the proofs, and then send its own messages.
 """
 
@@ -61,7 +61,7 @@ def meet_engine(
 def meet_server(
     connection: socket.socket, key: bytes, answer: Callable[[Hello], Welcome]
 ) -> tuple[Hello, Seals | None]:
-    """The engine's part. `key` may contain several keys, see `keys_in`. Raises Stranger, OSError,
+    """The engine's part. `key` may contain several keys (see `keys_in`). Raises Stranger, OSError,
     EOFError.
     """
     check_peer(connection, key)
@@ -100,7 +100,7 @@ def _exchange(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
         raise Stranger("the other end is not Switchyard")
     if protocol != PROTOCOL:
         raise Stranger(
-            f"the other end uses protocol {protocol}, but this one uses {PROTOCOL}: server and"
+            f"the other end uses protocol {protocol}, but this end uses {PROTOCOL}: server and"
             " engine need versions of Switchyard with the same protocol"
         )
     return own, other
@@ -112,7 +112,7 @@ def _send(connection: socket.socket, one: Introduction, prove: Callable[[bytes],
 
 
 def _receive_introduction(connection: socket.socket, until: float) -> tuple[bytes, bytes]:
-    """Returns proof and JSON, both still unchecked."""
+    """Returns the proof and the JSON, both still unchecked."""
     (size,) = _SIZE.unpack(_receive(connection, _SIZE.size, until))
     if size > MAX_INTRODUCTION:
         raise Stranger(f"its introduction is too long: {size} bytes")
@@ -131,7 +131,7 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
 
 
 def _seals(key: bytes, nonces: bytes, sent: bytes, received: bytes) -> Seals | None:
-    """None without a key, because the kernel has named the user at the other end."""
+    """Returns None without a key, because the kernel has identified the user at the other end."""
     if not key:
         return None
     return Seals(Seal(_hmac(key, sent, nonces)), Seal(_hmac(key, received, nonces)))

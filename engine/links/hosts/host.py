@@ -53,7 +53,7 @@ DRAINS = "the engine accepts no more jobs: it is shutting down"
 
 class Host:
     """Routes each job's events to the front end that submitted it. Limits, fair shares and queue
-    places apply to the jobs of all front ends together.
+    positions apply to the jobs of all front ends together.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Host:
         key: Key,
         fingerprint: str,
     ) -> None:
-        """Listens at once, but answers only after `start`. Raises ModelError for an invalid
+        """Listens at once, but responds only after `start`. Raises ModelError for an invalid
         address.
         """
         self._config = config
@@ -91,7 +91,7 @@ class Host:
 
     @property
     def error(self) -> EngineError | None:
-        """Why the engine has ended; None after `close`."""
+        """Why the engine has ended, or None after `close`."""
         return self._standing.error
 
     @property
@@ -105,7 +105,7 @@ class Host:
 
     @property
     def num_wanted(self) -> int:
-        """The number of jobs that wait in servers. Any engine of the model may take them."""
+        """The number of jobs that wait in servers, and that any engine of the model may take."""
         return self._stats.num_wanted if self._stats else 0
 
     def start(self) -> None:
@@ -115,16 +115,17 @@ class Host:
         self._door.open()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Returns whether the engine has ended within `timeout` seconds, because of `close` or an
-        `error`.
+        """Returns whether the engine has ended within `timeout` seconds, because of either `close`
+        or an `error`.
         """
         self._router.join(timeout)
         return not self._router.is_alive()
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
-        """Refuse new jobs, and end when the running jobs have ended, or after `drain` seconds.
-        Servers move jobs that have not begun to another engine, or keep them until an engine is
-        available again. Returns whether everything was released within `timeout` more seconds.
+        """Refuse new jobs, and end when the running jobs have ended, but after `drain` seconds at
+        the latest. Servers move jobs that have not begun to another engine, or keep them until an
+        engine is available again. Returns whether everything was released within `timeout` more
+        seconds.
         """
         with self._changed:
             self._is_draining = True
@@ -283,7 +284,9 @@ class Host:
                 self._tell_all([event])
 
     def _tell_trouble(self, before: admission.State) -> None:
-        """Report a change of the replicas' common state. While all hang, jobs keep waiting here."""
+        """Report a change in the replicas' common state. While all replicas hang, jobs keep waiting
+        here.
+        """
         state = self._standing.state
         if state != before and not self._is_draining:
             trouble = Recovering(str(self._standing.error))

@@ -1,5 +1,5 @@
-"""The introductions of a server and a shared engine. They are JSON, because each may come from a
-stranger.
+"""The introductions that a server and a shared engine exchange. They are JSON, because each may
+come from a stranger.
 """
 
 import json
@@ -12,7 +12,7 @@ from switchyard.engine.links.hosts.peer import Stranger
 @dataclass(frozen=True, slots=True)
 class Hello:
     """A server's introduction: its process id, and the fingerprint of the model for which it
-    tokenizes. `is_look`: the server asks only whether the engine would accept it or, without a
+    tokenizes. `is_look`: the server only asks whether the engine would accept it or, without a
     fingerprint, what state the engine is in.
     """
 
@@ -40,7 +40,7 @@ def to_json(one: Hello | Welcome) -> bytes:
 
 
 def from_json(kind: type[Introduction], data: bytes) -> Introduction:
-    """Ignores fields that `kind` doesn't have, because a later version may send more fields. Raises
+    """Ignores fields that `kind` doesn't have, because a later version may send more. Raises
     Stranger.
     """
     try:

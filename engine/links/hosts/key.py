@@ -1,5 +1,5 @@
 """The key of shared engines. Anyone who has the key can run code in the engines. During a change of
-keys, the file has two, one per line: the first is used, and both are accepted.
+keys, the file has two, one per line. The first is used, and both are accepted.
 """
 
 import logging
@@ -16,7 +16,7 @@ OTHERS = 0o007  # permission bits that must be off
 
 
 def read_key(path: str | None) -> bytes:
-    """The key; empty without a path. Raises ModelError."""
+    """Returns the key, which is empty without a path. Raises ModelError."""
     if path is None:
         return b""
     try:
@@ -37,8 +37,8 @@ def read_key(path: str | None) -> bytes:
 
 
 def keys_in(key: bytes) -> list[bytes]:
-    """The keys in a file, which has one key, or two on separate lines. Without a file: one empty
-    key.
+    """The keys in a file, which has one key, or two keys on separate lines. Without a file, there
+    is one empty key.
     """
     lines = key.splitlines()
     is_pair = key.isascii() and len(lines) == 2 and min(map(len, lines)) >= MIN_KEY

@@ -22,7 +22,7 @@ def knock(at: str, key: bytes, fingerprint: str) -> tuple[Wire, int]:
 
 
 def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
-    """Returns an engine's answer. If a fingerprint is given, the engine answers only if it would
+    """Returns an engine's reply. If a fingerprint is given, the engine replies only if it would
     accept a server of that model. Raises Stranger, OSError, EOFError.
     """
     connection, _, welcome = _meet(at, key, Hello(os.getpid(), fingerprint, is_look=True))
@@ -31,7 +31,7 @@ def look(at: str, key: bytes, fingerprint: str = "") -> Welcome:
 
 
 def _meet(at: str, key: bytes, hello: Hello) -> tuple[socket.socket, Seals | None, Welcome]:
-    """Connects with the first key that the engine has."""
+    """Connects with the first of our keys that the engine has, too."""
     *others, last = keys_in(key)
     for one in others:
         with contextlib.suppress(OtherKey):

@@ -34,8 +34,8 @@ class Members:
     def __init__(
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
     ) -> None:
-        """`check` raises ModelError for an address that no engine can have. `own`: a unique name of
-        this server, by default a random one.
+        """`check` raises ModelError for an address that no engine can have. `own`: a unique name
+        for this server, by default a random one.
         """
         self._at = at
         self._check = check
@@ -50,8 +50,8 @@ class Members:
         return bool(self._misses)
 
     def read(self) -> list[str]:
-        """All engines that are listed now, each once. Raises OSError for a source that can't be
-        read, and ValueError for one that is empty or has an invalid line.
+        """Returns all engines that are listed now, each once. Raises OSError for a source that
+        can't be read, and ValueError for a source that is empty or has an invalid line.
         """
         found: list[str] = []
         for at in self._at:
@@ -61,13 +61,13 @@ class Members:
             elif named := self._read_file(rest) if kind == "file" else _look_up(rest):
                 found += named
             else:
-                raise ValueError(f"{at} names no engine")
+                raise ValueError(f"{at} lists no engines")
         return list(dict.fromkeys(found))
 
     def follow(self) -> list[str] | None:
-        """Read the sources again. Returns this server's engines. An address is dropped only if two
-        readings in a row lack it. Returns None if the reading failed, because a faulty source must
-        not disconnect engines.
+        """Read the sources again, and return this server's engines. An address is dropped only if
+        two readings in a row lack it. Returns None if the reading failed, because a faulty source
+        must not disconnect engines.
         """
         try:
             named = self.read()
@@ -83,9 +83,9 @@ class Members:
         return self._cell(list(self._misses))
 
     def _cell(self, at: list[str]) -> list[str]:
-        """This server's engines among many, by rendezvous hashing (Thaler, Ravishankar 1998), so
-        that an engine that joins or leaves changes at most one place. With more than a few hundred
-        engines, reading from all of them would occupy a core.
+        """Chooses this server's engines among many, by rendezvous hashing (Thaler, Ravishankar
+        1998), so that an engine that joins or leaves changes at most one of them. Reading from more
+        than a few hundred engines would occupy a core.
         """
         if len(at) <= CELL:
             return at
@@ -114,7 +114,7 @@ class Members:
         return found
 
     def _tell(self, fault: str) -> None:
-        """Log a fault once, then each minute, and log its end."""
+        """Log a fault once, then every minute, and log its end."""
         now = time.monotonic()
         if fault and (fault != self.fault or now >= self._told + REMIND):
             self._told = now
@@ -135,8 +135,8 @@ class FollowingLink:
         link: ReplicaLink,
         deliver: Deliver,
     ) -> None:
-        """`name`: the model's name. `makers`: returns the function that makes the link to an
-        address. `deliver`: the same as that of `link`.
+        """`name`: the model's name. `makers`: returns the function that creates the link to an
+        address. `deliver`: the same function that `link` has.
         """
         self._link = link
         self._deliver = deliver
@@ -158,7 +158,7 @@ class FollowingLink:
 
     def join(self, timeout: float | None = None) -> bool:
         """Returns whether all links have ended. Doesn't wait for a name server that doesn't
-        answer.
+        respond.
         """
         if self._thread.ident is not None:
             self._thread.join(LOOKUP if timeout is None else min(timeout, LOOKUP))
@@ -183,7 +183,7 @@ class FollowingLink:
 
 
 def _look_up(place: str) -> list[str]:
-    """All addresses of a name, with its port. Raises OSError."""
+    """Returns all addresses of a name, with its port. Raises OSError."""
     host, port = address.host_and_port(place)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

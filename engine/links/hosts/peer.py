@@ -35,13 +35,13 @@ def check_peer(connection: socket.socket, key: bytes) -> None:
     if uid not in (own, ROOT):
         whose = "an unknown user" if uid is None else f"user {uid}"
         raise Stranger(
-            f"the process at the other end belongs to {whose}, but this one belongs to user"
+            f"the process at the other end belongs to {whose}, but this process belongs to user"
             f" {own}: set engine_key_file to connect them"
         )
 
 
 def _uid_of(connection: socket.socket) -> int | None:
-    """The user who has connected, or who is listening. None if the kernel doesn't know."""
+    """The user who has connected, or who is listening, or None if the kernel doesn't know."""
     if not hasattr(socket, "SO_PEERCRED"):  # not Linux
         return None
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

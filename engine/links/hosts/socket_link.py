@@ -22,7 +22,7 @@ MAX_RETRY = 2.0
 
 
 class SocketLink:
-    """When the connection is lost, the event `Restarting` ends its jobs; then the link
+    """When the connection is lost, the event `Restarting` ends the link's jobs, and the link
     reconnects.
     """
 
@@ -91,12 +91,14 @@ class SocketLink:
 
     def _stay_connected(self) -> str:
         """Returns why the connection has ended. Raises ModelError for an engine that could not
-        load; Stranger, OSError, EOFError if no connection was made.
+        load, and Stranger, OSError or EOFError if no connection was made.
         """
         wire, self.pid = knock(self.at, current(self._key), self._fingerprint)
         with wire:
             self._hold(wire)
-            logger.info("model %s: process %d, at %s", self._config.name, self.pid, self.at)
+            logger.info(
+                "model %s: connected to process %d at %s", self._config.name, self.pid, self.at
+            )
             commands: queue.SimpleQueue[object] = queue.SimpleQueue()
             self._commands = commands
             writer = threading.Thread(
@@ -119,7 +121,7 @@ class SocketLink:
                 wire.shut()
 
     def _read(self, wire: Wire) -> str:
-        """Deliver events until the connection is lost. Returns why."""
+        """Deliver events until the connection is lost. Returns why it was lost."""
         interval, silence = interval_of(self._config.silence_timeout), 0.0
         try:
             while silence < self._config.silence_timeout:

@@ -1,4 +1,6 @@
-"""Tokens that control a model, such as the ends of turns. A user's text must not become one."""
+"""Tokens that control a model, such as the ends of turns. A user's text must not become such a
+token.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,10 +16,10 @@ Tree = dict[str, "Tree"]  # words by their characters; "" ends a word
 
 
 def control_ids(added: Mapping[int, tokenizers.AddedToken], model_dir: ModelDir) -> frozenset[int]:
-    """The tokens in `added` that are control tokens: they are special, begin or end a prompt
+    """The tokens in `added` that are control tokens. These are special, begin or end a prompt
     according to tokenizer_config.json, look like control tokens, or occur in the chat template. In
-    many models, tags of turns and calls aren't special. Words and white space in a template aren't
-    control tokens, because they are ordinary text.
+    many models, the tags around turns and calls aren't special. Words and white space in a template
+    aren't control tokens, because they are ordinary text.
     """
     named = {model_dir.special_token("bos_token"), model_dir.special_token("eos_token")}
     template = model_dir.all_templates
@@ -31,7 +33,7 @@ def control_ids(added: Mapping[int, tokenizers.AddedToken], model_dir: ModelDir)
 
 
 def pattern_of(words: Iterable[str]) -> str:
-    """A pattern that matches the longest possible one of `words`. The pattern shares the words'
+    """A pattern that matches the longest possible member of `words`. The pattern shares the words'
     common beginnings, because a plain list of a thousand words would be tried word by word.
     """
     tree: Tree = {}

@@ -10,7 +10,9 @@ KNOWN = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}  
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The text that a tokenizer's decoder drops at the beginning of a text, but nowhere else."""
+    """The characters that a tokenizer's decoder drops at the beginning of a text, but nowhere
+    else.
+    """
 
     has_metaspace: bool = False  # the spaces of the first token
     stripped: str = ""  # this character, at most `most` times
@@ -18,7 +20,7 @@ class Beginning:
 
 
 def read_beginning(decoders: Sequence[Mapping[str, Any]]) -> Beginning | None:
-    """None for decoders whose text isn't simply the joined bytes of the tokens, such as
+    """Returns None for decoders whose text isn't simply the joined bytes of the tokens, such as
     WordPiece.
     """
     if not decoders or not all(map(_is_known, decoders)):
@@ -45,8 +47,8 @@ class TextDecoder:
     arrived. No valid character is ever lost or changed, even if it is split between tokens, and the
     parts of a text join to the whole text. If bytes aren't UTF-8, each maximal part of a character
     becomes one U+FFFD, and the valid characters around it are kept. The library `tokenizers`
-    returns the same text, with two exceptions. With byte fallback, it turns each byte of a run into
-    U+FFFD, including valid characters, if one byte of the run is invalid. If the characters of an
+    returns the same text, with two exceptions. With byte fallback, it turns each byte in a run into
+    U+FFFD, including valid characters, if one byte in the run is invalid. If the characters of an
     added token are all GPT-2's names of bytes, such as "é", the library reads them as those bytes;
     here the token stands for the text that it spells.
     """
@@ -59,8 +61,9 @@ class TextDecoder:
         named: Mapping[int, bytes] | None = None,
         beginning: Beginning | None = None,
     ) -> None:
-        """`pieces`: the bytes of each token. `named`: other bytes, for special tokens that are to
-        be shown. `beginning`: what to drop from the first text; None for a text that continues.
+        """`pieces`: the bytes of each token. `named`: the bytes of special tokens that are to be
+        shown. `beginning`: what to drop from the first text, or None for a text that continues
+        another.
         """
         self._pieces = pieces
         self._named = named or {}
@@ -74,7 +77,7 @@ class TextDecoder:
         return not self._pending
 
     def push(self, token_id: int, is_last: bool = False) -> str:
-        """The text that becomes certain with this token."""
+        """Returns the text that becomes certain with this token."""
         data = self._pieces[token_id]
         if self._named and token_id in self._named:
             data = self._named[token_id]
@@ -87,13 +90,13 @@ class TextDecoder:
         return text
 
     def finish(self) -> str:
-        """The rest of the text, after the last token."""
+        """Returns the rest of the text, after the last token."""
         text, _ = utf_8_decode(self._pending, "replace", True)
         self._pending = b""
         return text
 
     def whole(self, token_ids: Iterable[int]) -> str:
-        """The text of all tokens."""
+        """Returns the text of all tokens."""
         rest = iter(token_ids)
         parts = []
         for token_id in rest:
@@ -107,7 +110,7 @@ class TextDecoder:
         return "".join(parts)
 
     def _begin(self, piece: bytes, is_last: bool) -> str:
-        """The first text, without what the tokenizer drops there."""
+        """Returns the first text, without what the tokenizer drops there."""
         beginning = self._beginning
         assert beginning is not None
         if not piece:

@@ -22,7 +22,7 @@ class Density:
 
     def guess(self, num_characters: int) -> int:
         """The minimum number of tokens in texts of this total length, if they are like the most
-        recent ones.
+        recent texts.
         """
         if len(self._last) < MEMORY:
             return int(num_characters * LEAST)

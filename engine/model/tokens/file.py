@@ -38,7 +38,7 @@ def read_tokenizer(model_dir: ModelDir) -> tokenizers.Tokenizer:
 
 def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> None:
     """Raises ModelError for tokens outside the vocabulary of the weights, except for added tokens,
-    because some files contain one for padding.
+    because some files contain an added token for padding.
 
     `num_tokens`: one more than the highest id of a token.
     """
@@ -48,6 +48,6 @@ def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> No
     beyond = [i for i in range(size, num_tokens) if i not in added]
     if beyond:
         raise ModelError(
-            f"{model_dir.path / 'tokenizer.json'} has token {beyond[0]}, but vocab_size of"
+            f"{model_dir.path / 'tokenizer.json'} has token {beyond[0]}, but vocab_size in"
             f" config.json is {size}: the files belong to different models"
         )

@@ -1,5 +1,5 @@
-"""Limits how much a tokenizer may lengthen a text, because a tokenizer of 1 KB can turn a letter
-into gigabytes.
+"""Limits how much a tokenizer may lengthen a text, because a tokenizer.json of 1 KB can turn a
+letter into gigabytes.
 """
 
 import base64
@@ -35,7 +35,7 @@ def check_growth(tokenizer: tokenizers.Tokenizer) -> None:
     for parts in (encoding, [*_parts(tokenizer.decoder)]):
         growth = math.prod(map(_growth, parts[: MAX_PARTS + 1]))
         if len(parts) > MAX_PARTS:
-            raise ModelError(f"has more than {MAX_PARTS} steps from a text to tokens, or back")
+            raise ModelError(f"has more than {MAX_PARTS} steps from text to tokens, or back")
         if growth > MAX_GROWTH:
             raise ModelError(
                 f"could make a text {growth:.3g} times as long; the limit is {MAX_GROWTH}"
@@ -43,7 +43,7 @@ def check_growth(tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def _parts(component: Any) -> Iterator[dict[str, Any]]:
-    """The settings of a component, or of the components of a sequence."""
+    """The settings of a component, or of each component in a sequence."""
     waiting = [] if component is None else [json.loads(component.__getstate__())]
     while waiting:
         part = waiting.pop()

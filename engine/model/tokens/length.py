@@ -1,4 +1,4 @@
-"""Refuses texts with too many tokens, without encoding the whole of very long ones."""
+"""Refuses texts with too many tokens, without encoding all of a very long text."""
 
 from collections.abc import Callable
 

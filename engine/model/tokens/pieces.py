@@ -14,8 +14,8 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies wit
 
 
 def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
-    """The bytes by token id. Empty for special tokens, which aren't text, and for ids without a
-    token. Raises ModelError.
+    """Returns the bytes by token id, which are empty for special tokens, which aren't text, and for
+    ids without a token. Raises ModelError.
     """
     decoders = read_decoders(tokenizer)
     kinds = {decoder["type"] for decoder in decoders}
@@ -44,7 +44,7 @@ def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
 
 
 def read_decoders(tokenizer: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    """The settings of the tokenizer's decoder, or of the decoders of a sequence."""
+    """The settings of the tokenizer's decoder, or of each decoder in a sequence."""
     decoder = tokenizer.decoder
     return [] if decoder is None else _flat(json.loads(decoder.__getstate__()))
 
@@ -56,7 +56,7 @@ def _flat(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _byte_level(token: str) -> bytes:
-    """Decodes like the tokenizers library: each character becomes its byte; if one represents no
+    """Decodes as the tokenizers library does. Each character becomes its byte; if one represents no
     byte, the whole token is plain text.
     """
     try:
@@ -75,7 +75,9 @@ def _spaced(token: str, decoders: list[dict[str, Any]]) -> str:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable bytes stand for themselves, others from U+0100 on."""
+    """GPT-2's characters for bytes. Printable bytes represent themselves; others are represented by
+    the characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {

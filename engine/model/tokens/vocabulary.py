@@ -22,7 +22,7 @@ class Vocabulary:
         self.containing = lru_cache(maxsize=1024)(self._containing)
 
     def beginning_with(self, prefix: bytes) -> tuple[int, ...]:
-        """Tokens whose text begins with `prefix`."""
+        """The tokens whose text begins with `prefix`."""
         start = bisect.bisect_left(self._sorted, (prefix,))
         if start == len(self._sorted) or not self._sorted[start][0].startswith(prefix):
             return ()
@@ -32,7 +32,7 @@ class Vocabulary:
         return tuple(i for _, i in self._sorted[start:end])
 
     def _containing(self, data: bytes) -> tuple[int, ...]:
-        """Tokens that contain all of `data`. Searches the joined bytes once, because looking into
+        """The tokens that contain all of `data`. Searches the joined bytes once, because searching
         each piece takes far longer.
         """
         found, at = [], self._joined.find(data)

@@ -1,1 +1,1 @@
-"""The programs that a machine of a cluster keeps running. Independent of Ray."""
+"""The programs that a machine in a cluster keeps running. Independent of Ray."""

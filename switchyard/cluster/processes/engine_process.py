@@ -1,4 +1,4 @@
-"""Supervises one `switchyard engine`, as systemd would: sd_notify messages show whether it is
+"""Supervises one `switchyard engine`, as systemd would. Its sd_notify messages show whether it is
 ready, alive or silent. Independent of Ray.
 """
 
@@ -36,13 +36,14 @@ class EngineFailed(Exception):
 
 class Place:
     """An address that no other supervisor on this machine uses. An abstract Unix socket reserves
-    it; the kernel keeps such a socket for each network namespace, and removes it with the process.
+    the address; the kernel keeps such a socket for each network namespace, and removes it with the
+    process.
     """
 
     PREFIX = "switchyard-engine-"
 
     def __init__(self, address: str, port: int) -> None:
-        """Raises OSError if another supervisor uses it."""
+        """Raises OSError if another supervisor uses the address."""
         self.at = f"{address}:{port}"
         self._name = socket.socket(socket.AF_UNIX)
         try:
@@ -56,7 +57,7 @@ class Place:
 
     @classmethod
     def taken(cls, address: str) -> list[str]:
-        """The places at one of this machine's addresses that supervisors hold now."""
+        """Returns the places at one of this machine's addresses that supervisors hold now."""
         with open("/proc/net/unix") as file:
             names = re.findall(rf" @{cls.PREFIX}(\S+)$", file.read(), re.MULTILINE)
         return sorted({one for one in names if one.startswith(f"{address}:")})
@@ -74,9 +75,9 @@ class EngineProcess:
         silence: float = SILENCE,
         first_sign: float = FIRST_SIGN,
     ) -> None:
-        """`command`: without the engine's address, which becomes its last argument. `silence`:
-        seconds after which a silent process is killed; `first_sign`: the same until its first sign
-        of life.
+        """`command`: the command without the engine's address, which becomes its last argument.
+        `silence`: seconds after which a silent process is killed; `first_sign`: the same limit
+        until its first sign of life.
         """
         self._command = list(command)
         self._address = address
@@ -109,12 +110,12 @@ class EngineProcess:
 
     @property
     def fault(self) -> str:
-        """Why the process ended without a call of `end`; empty until then."""
+        """Why the process ended without a call to `end`, or empty if it hasn't."""
         return "" if self._is_ending or not self.is_over else self._fault
 
     def start(self, ended: Callable[[], None] = lambda: None) -> None:
         """Waits until the engine is ready. `ended` is called once, on another thread, when a ready
-        engine ends without a call of `end`. Raises EngineFailed.
+        engine ends without a call to `end`. Raises EngineFailed.
         """
         # At random: servers drop the address of a lost engine soon after another has started, and
         # so would drop a new engine at the same address.
@@ -193,7 +194,7 @@ class EngineProcess:
             ended()
 
     def _last_line(self) -> str:
-        """The engine's reason, if it gave one; lines of its log may follow it."""
+        """The reason that the engine printed, if any; lines of its log may follow it."""
         reasons = [line for line in self._lines if line.startswith("switchyard: ")]
         return (reasons or self._lines or ["no output"])[-1]
 
@@ -207,8 +208,8 @@ class EngineProcess:
         )
 
     def _listen(self, child: subprocess.Popen[bytes], signs: socket.socket) -> None:
-        """Runs until the process ends. Kills a silent process, because a frozen one doesn't react
-        to SIGTERM.
+        """Runs until the process ends. Kills a silent process, because a frozen process doesn't
+        react to SIGTERM.
         """
         deadline = time.monotonic() + self._first_sign
         while child.poll() is None:
@@ -226,7 +227,7 @@ class EngineProcess:
                 self._take(signs.recv(4096).decode(errors="replace"))
 
     def _take(self, message: str) -> float:
-        """Seconds within which the next sign must come."""
+        """Returns the seconds within which the next sign must arrive."""
         allowed = self._silence  # longer while it loads or drains: the message says how long
         for line in message.splitlines():
             name, _, value = line.partition("=")

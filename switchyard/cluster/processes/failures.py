@@ -1,6 +1,6 @@
 """Records which engines failed to start on a machine. Without this record, an engine that always
-fails would load its model again and again, and Serve reports no failure while other engines of the
-model run.
+fails would load its model again and again, and Serve would report no failure while the model's
+other engines run.
 """
 
 import json
@@ -20,15 +20,17 @@ class Store(Protocol):
 
 class Failures:
     def __init__(self, store: Store, name: str, address: str, cause: str) -> None:
-        """`name`: that of the model. `address`: that of the machine. `cause`: what the engines were
-        started for; failures with another cause don't count.
+        """`name`: the model's name. `address`: the machine's address. `cause`: the reason for
+        starting the engines; failures with another cause don't count.
         """
         self._store = store
         self._key = f"switchyard-failures {name} {address}"
         self._cause = cause
 
     def line(self) -> str:
-        """Why the last engine failed, and when another may be started; empty if none failed."""
+        """Why the last engine failed, and when another may be started, or empty if none has
+        failed.
+        """
         number, last, reason = self._read()
         if not self.is_pause:
             return reason
@@ -49,6 +51,6 @@ class Failures:
         self._store.put(self._key, "")
 
     def _read(self) -> tuple[int, float, str]:
-        """The number of failures in a row, the time of the last one, and its reason."""
+        """The number of failures in a row, the time of the last failure, and its reason."""
         cause, number, last, reason = json.loads(self._store.get(self._key) or '["", 0, 0.0, ""]')
         return (number, last, reason) if cause == self._cause else (0, 0.0, "")

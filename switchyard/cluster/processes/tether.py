@@ -13,8 +13,8 @@ TETHER = (
 
 
 def tethered(command: Sequence[str], number: signal.Signals) -> list[str]:
-    """The command, wrapped so that it gets this signal when the thread that started it ends, even
-    by SIGKILL.
+    """Returns the command, wrapped so that it gets this signal when the thread that started it
+    ends, even by SIGKILL.
     """
     python = [sys.executable, "-S", "-E", "-c", TETHER]
     return [*python, str(os.getpid()), str(int(number)), *command]

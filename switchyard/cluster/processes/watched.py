@@ -1,4 +1,4 @@
-"""Programs that a machine of a cluster keeps running. Independent of Ray."""
+"""Programs that a machine in a cluster keeps running. Independent of Ray."""
 
 import contextlib
 import os
@@ -19,7 +19,8 @@ LAST = 1.0  # seconds for the thread to end after the program
 
 class Watched:
     """Restarts a program whenever it ends, after 1 second, then 2, 4, and so on up to 30. If this
-    process is killed, the program gets SIGTERM, because a second one can't start while it runs.
+    process is killed, the program gets SIGTERM, because a second instance can't start while the
+    program runs.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Watched:
         explain: Callable[[str], str] = lambda line: "",
     ) -> None:
         """`prepare` runs before each start. `explain` returns the meaning of a line of the
-        program's output, which is printed once per start; empty: nothing.
+        program's output, which is printed once per start, or an empty string for nothing to print.
         """
         self.name = name
         self._command = list(command)

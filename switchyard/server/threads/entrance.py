@@ -3,9 +3,9 @@ order, without a thread.
 
 A request holds a place from its dispatch until its jobs are submitted, it has to wait, or it ends.
 Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be ready sooner,
-and the threads that answer would get the GIL less often. After a request has been refused, its
-place stays empty for as long as the request took, so clients that retry immediately take at most
-half of the places' time.
+and the threads that send responses would get the GIL less often. After a request has been refused,
+its place stays empty for as long as the request took, so clients that retry immediately occupy the
+places for at most half of the time.
 """
 
 import heapq
@@ -33,8 +33,8 @@ class Entrance(Generic[Guest]):
         forget: Callable[[Guest], None],
     ) -> None:
         """`begin` gives a request a thread. `turn_away` is called for a request that has waited too
-        long or finds `max_waiting` others ahead of it; `forget` for one whose client has left
-        according to `has_left`. All are called on any thread, and must not block.
+        long or finds `max_waiting` others ahead of it. `forget` is called for a request whose
+        client has left, as `has_left` reports. All may be called on any thread, and must not block.
         """
         self._begin = begin
         self._turn_away = turn_away
@@ -85,7 +85,7 @@ class Entrance(Generic[Guest]):
         self._begin_all(ready)
 
     def open(self) -> None:
-        """From now on, each request begins immediately."""
+        """Lets each request begin immediately from now on."""
         with self._lock:
             self._is_open = True
             ready = self._admit(time.monotonic())
@@ -120,8 +120,8 @@ class Entrance(Generic[Guest]):
             self._begin(guest)
 
     def _next(self) -> Guest | None:
-        """The first waiting request. Those before it whose clients have left are forgotten. Under
-        the lock.
+        """Returns the first waiting request. Earlier requests whose clients have left are
+        forgotten. Under the lock.
         """
         while self._waiting:
             guest = next(iter(self._waiting))
@@ -132,7 +132,7 @@ class Entrance(Generic[Guest]):
         return None
 
     def _admit(self, now: float) -> list[Guest]:
-        """The requests that begin now. Under the lock."""
+        """Returns the requests that begin now. Under the lock."""
         while self._rests and self._rests[0] <= now:
             heapq.heappop(self._rests)
         num_free = PLACES - len(self._inside) - len(self._rests)

@@ -10,8 +10,8 @@ RETRY = 1.0  # seconds; a guess, because nothing predicts when a slow client fin
 
 
 class RequestThreads:
-    """The last few threads don't read bodies, so that health checks and refusals always get an
-    answer. At most half of the threads wait for bodies.
+    """The last few threads don't read bodies, so that health checks and refusals always get a
+    response. At most half of the threads wait for bodies.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class RequestThreads:
         """
         if is_turned_away:
             raise engine.Full(
-                f"the queue is full: this request waited {PATIENCE:g} s, or too many were ahead",
+                f"the queue is full: this request waited {PATIENCE:g} s, or too many requests"
+                " were ahead of it",
                 RETRY,
             )
         if len(self._busy) > self._max_reading:
@@ -55,7 +56,8 @@ class RequestThreads:
         if len(self._waiting) >= self._max_waiting and connection not in self._waiting:
             number = self._max_waiting
             raise engine.Full(
-                f"{number} bodies arrive slowly, and this server waits for no more than that", RETRY
+                f"{number} bodies are arriving slowly, and this server waits for no more than that",
+                RETRY,
             )
         self._waiting.add(connection)
 

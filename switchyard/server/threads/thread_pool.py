@@ -46,8 +46,8 @@ class LastBusyFirst:
 
 class RequestPool(ThreadPoolExecutor):
     """A pool that reuses the threads that were busy last. Python's own pool uses its threads in
-    turn. For each used thread, the C library keeps a stack and up to 240 KB of freed memory. With
-    Python's pool, hundreds of threads would take this memory even if few are busy.
+    turn. For each thread that has been used, the C library keeps a stack and up to 240 KB of freed
+    memory. With Python's pool, hundreds of threads would take this memory even if few are busy.
     """
 
     def __init__(self, max_workers: int) -> None:

@@ -134,7 +134,7 @@ def test_a_constraint_that_grows_too_large_is_its_jobs_fault(forced, tokenizer, 
     constraint = constraints.grammar("start: s\ns: s s | /[a-z]/")
     events = run(backend, job("a", 100, prompt=(1,), constraint=constraint))["a"]
     assert len(events) > 5 and type(events[-1].error) is engine.InvalidJob
-    assert "at one place" in str(events[-1].error)
+    assert "at the same position" in str(events[-1].error)
 
 
 def test_a_constraint_that_compiles_for_long_holds_up_nobody(backend, monkeypatch):

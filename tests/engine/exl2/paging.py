@@ -102,6 +102,39 @@ def look(backend):
         assert one.num_held_pages == 0 and not one.is_active
 
 
+def park_at_borders(backend, monkeypatch):
+    """Park each job in its prompt, after its first token, and around each border of a page."""
+    generator, done = backend._generator, set()
+    with_pages = generator.with_pages
+
+    def due(ahead):
+        for one in generator.active_jobs:
+            at = one.position() + ahead
+            if not one.is_decoding:
+                is_due = one.is_scored and one.start > 0
+                at = -1
+            else:
+                is_due = one.num_sampled + ahead == 1 or (at + 1) % SIZE < 3
+            if is_due and (one, at) not in done:
+                yield one, at
+
+    def park_some(jobs, num_tokens):
+        found = list(due(0))
+        for one, at in found:
+            done.add((one, at))
+            generator.park(one)
+        return with_pages(jobs, num_tokens)
+
+    monkeypatch.setattr(generator, "with_pages", park_some)
+
+    def unless_due(launch):
+        return lambda *args: None if list(due(1)) else launch(*args)
+
+    for name in ("_launch_behind", "_launch_ahead"):
+        monkeypatch.setattr(generator, name, unless_due(getattr(generator, name)))
+    return done
+
+
 def told(events):
     """What a client sees of each job: text, tokens, logprobs, the end."""
     found = {}

@@ -70,50 +70,22 @@ def test_jobs_that_share_few_pages_have_their_texts(opened, alone, num_pages, is
     for one in JOBS:  # nothing is told of a return
         kinds = [type(event) for event in events[one.identifier]]
         assert kinds.count(Started) == 1
+        moves = [event.is_over for event in events[one.identifier] if type(event) is Parked]
+        assert moves == [False, True] * (len(moves) // 2)
         prefills = [event for event in events[one.identifier] if type(event) is Prefill]
         done = [event.done_tokens for event in prefills]
         assert done == sorted(set(done))
         assert all(e.total_tokens == one.num_prompt_tokens - one.num_sequences for e in prefills)
 
 
-def park_at_borders(backend, monkeypatch):
-    """Park each job in its prompt, after its first token, and around each border of a page."""
-    generator, done = backend._generator, set()
-    with_pages = generator.with_pages
-
-    def due(ahead):
-        for one in generator.active_jobs:
-            at = one.position() + ahead
-            if not one.is_decoding:
-                is_due = one.is_scored and one.start > 0
-                at = -1
-            else:
-                is_due = one.num_sampled + ahead == 1 or (at + 1) % SIZE < 3
-            if is_due and (one, at) not in done:
-                yield one, at
-
-    def park_some(jobs, num_tokens):
-        found = list(due(0))
-        for one, at in found:
-            done.add((one, at))
-            generator.park(one)
-        return with_pages(jobs, num_tokens)
-
-    monkeypatch.setattr(generator, "with_pages", park_some)
-
-    def unless_due(launch):
-        return lambda *args: None if list(due(1)) else launch(*args)
-
-    for name in ("_launch_behind", "_launch_ahead"):
-        monkeypatch.setattr(generator, name, unless_due(getattr(generator, name)))
-    return done
-
-
 @pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
 def test_jobs_parked_at_borders_have_their_texts(opened, alone, monkeypatch, is_overlapping):
     backend = opened(60, is_overlapping, max_chunk_size=64)
-    done = park_at_borders(backend, monkeypatch)
-    assert paging.told(run(backend, JOBS)) == alone
+    done = paging.park_at_borders(backend, monkeypatch)
+    events = run(backend, JOBS)
+    assert paging.told(events) == alone
+    last = [[e for e in of_job if type(e) is Prefill][-1:] for of_job in events.values()]
+    assert all(e.done_tokens == e.total_tokens for found in last for e in found)
     assert len(done) == backend.work.preempted > 3 * len(JOBS)
     assert any(at == -1 for _, at in done)  # in its prompt
 
@@ -148,7 +120,7 @@ def parked(backend):
 
 
 ENDS = {
-    "cancelled": lambda backend: [backend.cancel(name) for name in "abcd"],
+    "cancelled": lambda backend: [backend.cancel(name) for name in "abcde"],
     "failed together": lambda backend: backend.reset(),
     "lost by the engine": lambda backend: backend.reconcile([]),
 }
@@ -161,6 +133,7 @@ def test_parked_jobs_that_end_leave_nothing(opened, end):
     started = [*backend._jobs.values()]
     rules = [rule for one in started for rule in one.sampler.rules]
     until(backend, lambda: len(parked(backend)) > 1)
+    backend.enqueue(of("e"))  # has not started
     closed, num_sampled = [], [one.num_sampled for one in started]
     for rule in rules:
         rule.close = lambda rule=rule: closed.append(rule)
@@ -331,7 +304,7 @@ def test_a_return_changes_nothing_of_what_is_told_of_a_prompt_that_was_cached(op
     generator.park(generator.active_jobs[0])
     for page in [*generator.unreferenced_pages.values()]:
         page.clear()  # as if others had taken all
-    events = until(backend, lambda: not backend.num_jobs)
+    events = until(backend, lambda: not backend.num_jobs, limit=9)  # one for the prompt
     assert not any(isinstance(event, Prefill) for event in events)
     assert (events[-1].cached_tokens, events[-1].new_tokens) == (256, 9)
 
@@ -343,6 +316,46 @@ def test_a_job_that_has_returned_runs_for_a_while_before_it_is_parked_again(open
     until(backend, lambda: not parked(backend))
     until(backend, lambda: parked(backend))
     assert parked(backend) == ["b"]
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_more_urgent_job_gets_the_next_page(opened, is_overlapping, is_cancelled):
+    """It waits for a job that has just returned, and comes before one that is parked."""
+    backend, urgent = opened(6, is_overlapping), {"priority": 1}
+
+    def waiting():
+        return [one.identifier for one in backend._generator.active_jobs if one.is_short]
+
+    start(backend, of("parked", 20), of("returned", 20))
+    until(backend, lambda: backend._jobs["returned"].num_sampled > 70)
+    start(backend, of("a", 246, **urgent), of("b", 226, **urgent), of("waits", 196, **urgent))
+    start(backend, of("ends", 10, 14, **urgent))
+    until(backend, waiting)
+    assert waiting() == ["waits"] and parked(backend) == ["parked"]
+    if is_cancelled:
+        backend.cancel("returned")
+    else:
+        until(backend, lambda: len(parked(backend)) == 2, limit=40)
+    until(backend, lambda: not waiting(), limit=2)
+    assert "parked" in parked(backend)
+    until(backend, lambda: not backend.num_jobs)
+
+
+def test_a_pairs_second_text_gets_pages_too(opened):
+    backend = opened(4)
+    pair = {"negative_prompt": prompt(1, 246), "sampling": replace(GREEDY, cfg_scale=1.5)}
+    start(backend, of("pair", 20, **pair), of("b"), of("c"))
+    until(backend, lambda: parked(backend), limit=30)
+    assert parked(backend) == ["c"]
+
+
+@pytest.mark.parametrize("is_overlapping", [False, True], ids=["in turn", "overlapping"])
+def test_the_page_after_cached_ones_knows_which_page_it_follows(opened, is_overlapping):
+    """Though nothing of the prompt is computed. `run` looks at the pages."""
+    backend = opened(8, is_overlapping)
+    run(backend, [of("first", 257, 2)])
+    assert run(backend, [of("again", 257, 300)])["again"][-1].cached_tokens == 256
 
 
 @pytest.mark.parametrize("num_faults", [2, 3])

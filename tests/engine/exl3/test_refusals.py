@@ -71,7 +71,7 @@ def quantized(**changes):
     ("changes", "says"),
     [
         ({"architectures": ["Qwen3NextForCausalLM"]}, "keeps a state for each text"),
-        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not served with ExLlamaV3"),
+        ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not supported with ExLlamaV3"),
         ({"architectures": ["NewForCausalLM"]}, "is unknown to ExLlamaV3"),
         (quantized(bits=9), "bits of EXL3 weights is 9, but must be from 1 to 8"),
         (quantized(version="1.7.0"), "exllamav3 1.7.0, which is newer than 1.6.5"),
@@ -80,7 +80,7 @@ def quantized(**changes):
         ({"without": [f"{MATRIX}.svh"]}, f"lack {MATRIX}.svh"),
         ({"without": [f"{MATRIX}.trellis"]}, f"lack {MATRIX}.trellis"),
         ({**FLOAT, "architectures": ["GptOssForCausalLM"]}, "keeps a state for each text"),
-        ({**FLOAT, "architectures": ["DeepseekV3ForCausalLM"]}, "is not served with ExLlamaV3"),
+        ({**FLOAT, "architectures": ["DeepseekV3ForCausalLM"]}, "is not supported with ExLlamaV3"),
         ({"architectures": ["LlamaForCausalLM"] * 2}, "architectures must name one"),
         ({"architectures": "LlamaForCausalLM"}, "architectures must name one"),
     ],
@@ -232,7 +232,10 @@ def test_what_is_not_compiled_is_not_compiled_while_clients_wait(installed, file
     ("version", "says"),
     [
         ("1.6.4", "EXL3 needs exllamav3 1.6.5, not 1.6.4"),
-        ("1.6.5+cu132.torch2.11.0", r"1.6.5\+cu132.torch2.11.0 does not fit torch 2.8.0\+cu128"),
+        (
+            "1.6.5+cu132.torch2.11.0",
+            r"1.6.5\+cu132.torch2.11.0 was not built for torch 2.8.0\+cu128",
+        ),
         ("1.6.5", r"can't be loaded \(.*too short\)"),
         ("1.6.5+cu128.torch2.8.0", r"can't be loaded \(.*too short\)"),
     ],

@@ -68,7 +68,7 @@ def introduced(data, nonces, key=KEY, purpose=b"hello\0"):
 def test_a_server_says_what_an_engine_of_another_version_speaks(ends):
     here, there = ends
     there.sendall(hello_of(handshake.PROTOCOL + 1))
-    with pytest.raises(Stranger, match="protocol 6, but this one uses 5: server and"):
+    with pytest.raises(Stranger, match="protocol 6, but this end uses 5: server and"):
         meet_as_server(here, KEY)
 
 

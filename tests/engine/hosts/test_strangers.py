@@ -81,7 +81,9 @@ def test_mute_strangers_keep_no_server_out(house, where, monkeypatch, caplog):
     for one in threading.enumerate():
         if one.name == "stranger":
             one.join(20)
-    assert caplog.text.count("it had not completed the handshake when other connections came") == 2
+    assert (
+        caplog.text.count("it had not completed the handshake when other connections arrived") == 2
+    )
 
 
 def test_a_look_at_an_engine_is_no_server_there(house, caplog):

@@ -11,7 +11,7 @@ from tests.engine.models.asked import end_of, in_threads, wait_for
 
 
 def test_two_models_of_one_name_are_refused(table):
-    with pytest.raises(engine.ModelError, match="two models called 'a'"):
+    with pytest.raises(engine.ModelError, match="two models named 'a'"):
         table.start("a", "b", "a")
 
 

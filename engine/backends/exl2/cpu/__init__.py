@@ -1,7 +1,7 @@
 """Replaces exllamav2's compiled extension and CUDA model on a machine without a GPU. `install()`
-must be called first: before exllamav2/ext.py compiles its extension, it tries to import a module
-`exllamav2_ext`, and must find ours. The other modules of this package import exllamav2, so import
-them after `install()`.
+must be called first, because exllamav2/ext.py tries to import a module `exllamav2_ext` before it
+compiles its extension, and must find ours. The other modules of this package import exllamav2, so
+import them after `install()`.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ EXLLAMAV2_VERSION = "0.3.2"
 
 
 class _Without(io.TextIOBase):
-    """stdout without the output of one thread. Hides the warning at exllamav2's import that torch
-    has no CUDA.
+    """stdout without the output of one thread. Hides the warning that exllamav2 prints on import
+    when torch has no CUDA.
     """
 
     def __init__(self, thread: int) -> None:

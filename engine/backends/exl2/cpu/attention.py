@@ -14,7 +14,7 @@ MAX_BATCHED_TOKENS = 256
 @dataclass(frozen=True, slots=True)
 class Read:
     """The first `length` tokens of each of `count` sequences, beginning with row `first` of the
-    batch. Each sequence's new tokens attend to them.
+    batch. Each sequence's new tokens attend to these tokens.
     """
 
     first: int
@@ -88,15 +88,15 @@ class PagedAttention:
         return out.reshape(out.shape[0] * self._q_len, -1)
 
     def _room(self, state: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """A buffer for copies, shared by all layers, because new memory would cost more than the
-        copy.
+        """A buffer for copies, shared by all layers, because allocating memory would cost more than
+        the copy.
         """
         if self._copies is None or len(self._copies) < len(slots):
             self._copies = state.new_empty((len(slots), *state.shape[1:]))
         return self._copies[: len(slots)]
 
     def _read_batch(self, positions: torch.Tensor, length: int) -> Read:
-        """All sequences in one read, padded to the longest."""
+        """Reads all sequences at once, padded to the longest."""
         tokens = torch.arange(length)
         pages = self._blocks[:, tokens // self._page_size]
         slots = (pages * self._page_size + tokens % self._page_size).view(-1)

@@ -15,7 +15,7 @@ class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untype
     """
 
     def __init__(self, model: Any, max_seq_len: int) -> None:
-        """`model`: only its `config` is used, no weights."""
+        """`model`: only its `config` is used, not its weights."""
         super().__init__(model, 1, max_seq_len, torch.float32, 1, 1, False, fixed_device="cpu")
         heads = self.num_key_value_heads
         shape = (1, self.max_seq_len, 2 * heads, self.head_dim)
@@ -27,7 +27,7 @@ class CpuCache(ExLlamaV2CacheBase):  # type: ignore[misc]  # exllamav2 is untype
         self.value_heads = [state.transpose(1, 2) for state in self.value_states]
 
     def all_tensors(self) -> list[torch.Tensor]:
-        """Returns a tensor for each layer, in a new list, because the generator appends the tensors
-        of a draft cache.
+        """Returns a tensor for each layer. The list is new each time, because the generator appends
+        the tensors of a draft cache to it.
         """
         return list(self.states)

@@ -18,8 +18,8 @@ class Checkpoint:
     """The tensors of all files of a model, by name."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
-        """`files`: the open file of each tensor. Raises ModelError for tensors that a plain Llama
-        does not have.
+        """`files`: the open file that contains each tensor. Raises ModelError for tensors that a
+        plain Llama does not have.
         """
         self._files = files
         check_tensors(files)
@@ -29,7 +29,7 @@ class Checkpoint:
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         """Returns a float32 copy of the tensor `name`. Raises ModelError if the tensor is missing,
-        or has another shape or an unsupported type.
+        or has the wrong shape or an unsupported type.
         """
         if name not in self._files:
             raise ModelError(f"the model has no tensor {name}: its files are incomplete")

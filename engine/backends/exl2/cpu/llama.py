@@ -36,8 +36,8 @@ PLAIN: dict[str, object] = {
 
 
 class CpuLlama:
-    """A Llama model with what ExLlamaV2DynamicGenerator needs in paged mode: `config` and
-    `forward_chunk`.
+    """A Llama model with the attributes that ExLlamaV2DynamicGenerator needs in paged mode, which
+    are `config` and `forward_chunk`.
     """
 
     def __init__(self, config: ExLlamaV2Config) -> None:
@@ -138,7 +138,7 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
         differing.append("hidden_act")
     if differing:
         raise ModelError(
-            f"the CPU backend serves only plain Llama models, but this model differs in"
+            f"the CPU backend supports only plain Llama models, but this model differs in"
             f" {', '.join(differing)}: use a CUDA device for this model"
         )
     if config.num_attention_heads % config.num_key_value_heads:
@@ -151,8 +151,8 @@ def _check_shape(config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
 
 
 def _rotations(config: ExLlamaV2Config, rope: Rope) -> torch.Tensor:
-    """Complex rotation of each pair of a head's numbers, by position: (positions, 1, head_dim / 2).
-    Raises ModelError.
+    """The complex rotation of each pair of numbers in a head, by position: (positions, 1, head_dim
+    / 2). Raises ModelError.
     """
     theta = config.rotary_embedding_base
     found, scale = frequencies(rope, theta, config.head_dim, config.max_seq_len, torch.float64)

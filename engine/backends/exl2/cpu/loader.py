@@ -1,4 +1,4 @@
-"""Loads model and cache without a GPU. Import it after `install()`."""
+"""Loads a model and its cache without a GPU. Import it after `install()`."""
 
 from exllamav2 import ExLlamaV2Config
 

@@ -29,7 +29,7 @@ def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> in
     the beginning of one; otherwise -1. The first string with a full *or partial* match decides.
 
     All text is in UTF-32. `offsets`: int32, in bytes, one more than there are strings. Empty
-    strings are skipped; the C++ code reads past them.
+    strings are skipped, whereas the C++ code reads past their end.
     """
     text = bytes(match).decode("utf-32-le")
     for string in _unpack(bytes(offsets), bytes(strings)):
@@ -45,7 +45,7 @@ def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> in
 
 @functools.lru_cache(maxsize=256)
 def _unpack(offsets: bytes, strings: bytes) -> tuple[str, ...]:
-    """Cached: a job sends the same strings with every token."""
+    """Cached, because a job sends the same strings with every token."""
     ends = np.frombuffer(offsets, dtype=np.int32).tolist()
     return tuple(
         strings[start:end].decode("utf-32-le")

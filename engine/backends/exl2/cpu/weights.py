@@ -14,8 +14,8 @@ from switchyard.engine.errors import ModelError
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """Matrices multiply from the right. A matrix that has more outputs than inputs is stored as
-    (inputs, outputs), although a checkpoint stores it as (outputs, inputs). For a few rows, this
-    makes products twice as fast.
+    (inputs, outputs), although a checkpoint stores it as (outputs, inputs). This makes products of
+    a few rows twice as fast.
     """
 
     attention_norm: torch.Tensor

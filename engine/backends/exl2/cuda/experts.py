@@ -1,7 +1,7 @@
 """Mixtures of experts on a GPU.
 
 ExLlamaV2 0.3.2 waits for the GPU once for each expert of a layer. With 128 experts and two to four
-tokens at once, it wrongly computes only the experts chosen for the first token.
+tokens at once, it computes only the experts chosen for the first token, which is wrong.
 """
 
 import functools
@@ -69,7 +69,9 @@ def forward(
 
 
 def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights and indices of each token's experts, both (tokens, experts of one token)."""
+    """The weights and indices of each token's experts, both of the shape (tokens, experts per
+    token).
+    """
     shares = F.softmax(module.gate.forward(states), dim=-1, dtype=torch.float)
     weights, chosen = torch.topk(shares, module.num_experts_per_token, dim=-1)
     weights /= weights.sum(dim=-1, keepdim=True)
@@ -79,7 +81,7 @@ def _choose(module: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 def _compute_all(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """All experts compute all tokens. The host receives nothing, so a graph can capture this."""
+    """Every expert computes all tokens. The host receives nothing, so a graph can capture this."""
     shape = (len(states), module.num_experts)
     weight_of = torch.zeros(shape, dtype=states.dtype, device=states.device)
     weight_of.scatter_(1, chosen, weights)
@@ -95,8 +97,8 @@ def _compute_all(
 def _compute_chosen(
     module: Any, states: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
 ) -> torch.Tensor:
-    """The chosen experts compute their tokens. The host waits once, for each expert's number of
-    tokens.
+    """The chosen experts compute their tokens. The host waits only once, for the number of tokens
+    per expert.
     """
     of_expert = torch.arange(module.num_experts, device=states.device)
     counts = (chosen.flatten() == of_expert[:, None]).sum(1).tolist()

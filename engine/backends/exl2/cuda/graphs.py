@@ -28,16 +28,16 @@ def record(pool: Any, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T
 
 @functools.cache
 def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """The stream and the lock that all captures on a GPU share, because torch keeps 32 MiB forever
-    for each stream that multiplies matrices. This is not exllamav2's stream, because other models
-    may run on that.
+    """The stream and the lock that all captures on a GPU share, because torch permanently keeps 32
+    MiB for each stream that multiplies matrices. This is not exllamav2's stream, because other
+    models may be running there.
     """
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
 def seconds(graph: torch.cuda.CUDAGraph, prepare: Callable[[], object]) -> float:
-    """Returns the seconds that a replay takes: the minimum of NUM_TIMES runs. Each run begins with
-    `prepare`.
+    """Returns the seconds that a replay takes, which is the minimum of NUM_TIMES runs. Each run
+    begins with `prepare`.
     """
     times: list[float] = []
     for _ in range(NUM_TIMES):

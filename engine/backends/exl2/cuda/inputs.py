@@ -45,7 +45,7 @@ class Inputs:
         self._send_pages(np.vstack((pages, pages[shortest : shortest + 1].repeat(fill, 0))), width)
 
     def _send_positions(self, positions: list[int]) -> None:
-        """Send positions, unless the last pass has left exactly these."""
+        """Send positions, unless the last pass has left exactly these positions on the device."""
         if positions != self._known_positions:
             sent = torch.tensor(positions, dtype=torch.int32)
             self.positions[: len(positions)].copy_(sent, non_blocking=True)

@@ -103,7 +103,7 @@ class Kept:
 
 
 class _Matrix:
-    """One float16 matrix, (inputs, outputs), perhaps with a bias."""
+    """One float16 matrix, (inputs, outputs), with or without a bias."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
@@ -124,7 +124,7 @@ class _Matrix:
 
 
 def _merged(*linears: ExLlamaV2Linear) -> _Matrix:
-    """The matrices side by side."""
+    """Returns the matrices side by side."""
     widths = [linear.out_features for linear in linears]
     first = linears[0]
     weight = torch.empty((first.in_features, sum(widths)), dtype=torch.half, device=first.device())
@@ -135,8 +135,9 @@ def _merged(*linears: ExLlamaV2Linear) -> _Matrix:
 
 
 class _Pair:
-    """Two float16 matrices of one size, (2, inputs, outputs), perhaps with biases, (2, 1, outputs).
-    Their products are contiguous, so the next kernel reads them faster than halves of wider rows.
+    """Two float16 matrices of the same size, (2, inputs, outputs), with or without biases, (2, 1,
+    outputs). Their products are contiguous, so the next kernel reads them faster than halves of
+    wider rows.
     """
 
     def __init__(self, weights: torch.Tensor, biases: torch.Tensor | None) -> None:

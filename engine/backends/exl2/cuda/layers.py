@@ -25,8 +25,8 @@ class Exl2Layers:
     def __init__(
         self, model: Any, cache: Any, page_size: int, products: OwnProducts | None = None
     ) -> None:
-        """`model`: exllamav2's model, which must be loaded. `products`: closed with these
-        layers.
+        """`model`: exllamav2's model, which must be loaded. `products` are closed together with
+        these layers.
         """
         self._products = products
         self._model = model
@@ -80,8 +80,8 @@ class Exl2Layers:
         pages: torch.Tensor,
         is_last: bool,
     ) -> torch.Tensor:
-        """Like ExLlamaV2.forward_chunk. Computes all layers if `is_last`, otherwise only what the
-        keys and values need.
+        """Like ExLlamaV2.forward_chunk. Computes all layers if `is_last`; otherwise computes only
+        as much as the keys and values need.
         """
         rows = len(positions)
         length = len(token_ids) // rows
@@ -131,7 +131,7 @@ class Embeddings:
 
     @property
     def size(self) -> int:
-        """Number of embeddings."""
+        """The number of embeddings."""
         return len(self._table)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def _cuda() -> Any:
 
 
 class _Seen:
-    """Host memory, which a GPU sees at the same address."""
+    """Host memory that a GPU sees at the same address."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor  # keeps the memory alive

@@ -111,8 +111,8 @@ def _check_gpus(config: ModelConfig, exl2_config: ExLlamaV2Config) -> None:
                 " GPUs of compute capability 8.0 or above"
             )
         logger.warning(
-            "there is no flash-attn 2.5.7 or newer for this model and GPU: ONE job at a time is"
-            " served, and the others wait"
+            "there is no flash-attn 2.5.7 or newer for this model and GPU: only ONE job at a"
+            " time is served, and the others wait"
         )
     if len(config.gpu_split) > num_gpus:
         raise ModelError(
@@ -148,7 +148,9 @@ def _load_checked(
         return _load(config, configs, mode, tokens, progress, index, num_kept)
     except ProductsRefused as error:
         reason = str(error)
-        logger.warning("our own products failed their check, so the model is reloaded: %s", reason)
+        logger.warning(
+            "our own matrix products failed their check, so the model is reloaded: %s", reason
+        )
     gc.collect()  # outside the handler, whose frames hold the GPU's memory
     torch.cuda.empty_cache()
     return _load(config, configs, mode, tokens, progress, index, num_kept, reason)
@@ -165,9 +167,9 @@ def _load(
     reason: str | None = None,
 ) -> LoadedModel:
     """`configs`: the draft model's configuration, if there is one, followed by the model's.
-    `index`: the index of the GPU with room for everything; None if there is none. `num_kept`: the
-    number of modules whose weights have room for a copy. `reason`: why our own products can't be
-    used. Raises ProductsRefused.
+    `index`: the index of the GPU with room for everything, or None if there is none. `num_kept`:
+    the number of modules with room for a copy of their weights. `reason`: why our own products
+    can't be used. Raises ProductsRefused.
     """
     if not has_pages(configs[-1]):
         configs[-1].no_sdpa = True  # with SDPA, exllamav2 lets prompt tokens see later ones
@@ -227,8 +229,8 @@ def _load_weights(
 
 
 def _kernels(index: int, reason: str | None) -> tuple[Kernels | None, str]:
-    """Returns the kernels of our own products, or None if there is a reason against them; and the
-    status text about them.
+    """Returns the kernels of our own products and the status text about them. The kernels are None
+    if our products can't be used.
     """
     kernels = None
     if reason is None:
@@ -254,15 +256,15 @@ def _passes(
 def _keep(
     model: ExLlamaV2, cache: Any, modules: Sequence[Any], most: int, kernels: Kernels | None
 ) -> Kept | None:
-    """Float16 copies of the weights of the first `most` modules, or of as many as there is room
-    for.
+    """Makes float16 copies of the weights of the first `most` modules, or of as many as there is
+    room for.
     """
     if not most:
         return None
     kept = Kept(model, cache, None if kernels is None else kernels.activate)
     number = kept.add(modules[:most])
     logger.info(
-        "float16 copies of the weights of %d of %d modules, %.1f GiB",
+        "made float16 copies of the weights of %d of %d modules, %.1f GiB",
         number,
         len(modules),
         kept.num_bytes / GIB,

@@ -79,8 +79,8 @@ class CapturedPasses:
         max_rows: int,
         unpacked: Unpacked | None = None,
     ) -> None:
-        """`max_seq_len`: tokens of a row; `max_rows`: maximum number of sequences in a pass.
-        `layers` and `unpacked` are closed with these passes.
+        """`max_seq_len`: the maximum number of tokens in a row; `max_rows`: the maximum number of
+        sequences in a pass. `layers` and `unpacked` are closed together with these passes.
         """
         self._unpacked = unpacked
         self._layers = layers
@@ -138,7 +138,8 @@ class CapturedPasses:
         torch.cuda.synchronize(self._device)
         self._inputs.forget()
         logger.info(
-            "%d graphs of decode steps, %d of prompts; milliseconds by rows: %s",
+            "captured %d graphs of decode steps and %d of prompts; milliseconds by number of"
+            " rows: %s",
             len(self._graphs),
             num_prompts,
             ", ".join(f"{rows}: {1000 * time:.2f}" for rows, time in times.items()),
@@ -153,8 +154,8 @@ class CapturedPasses:
         self, unpacked: Unpacked, pool: Any, width: int, usual: dict[int, float]
     ) -> dict[int, float]:
         """Records graphs that use unpacked weights, for sizes at which they are faster than
-        `usual`. Prompts with more tokens always use unpacked weights. Returns the seconds of the
-        graphs that remain, by size.
+        `usual`. Prompts with more tokens always use unpacked weights. Returns the seconds that the
+        remaining graphs take, by size.
         """
         others, unpacked.min_tokens = dict(self._graphs), 1
         for rows in usual:  # a first use loads kernels, which can't be captured
@@ -199,7 +200,7 @@ class CapturedPasses:
         return seconds(graph, lambda: self._inputs.positions.fill_(position))
 
     def _seconds_a_token(self) -> float:
-        """Seconds of attention for each token of a row's context."""
+        """The seconds that attention takes for each token of a row's context."""
         short = SHORT_CONTEXTS[-1] // self._page_size
         width: int = max(w for w in self._widths if w == self._widths[0] or w <= short)
         rows, position = self._sizes.used[-1], width * self._page_size - NUM_TIMED
@@ -211,7 +212,7 @@ class CapturedPasses:
     ) -> torch.Tensor:
         """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
 
-        `token_ids`: (rows,), on the host or the device; `positions`: the positions of these tokens;
+        `token_ids`: (rows,), on the host or the device; `positions`: the tokens' positions;
         `pages`: cache pages, (rows, pages), int32. Raises IndexError for tokens on the host that
         have no embedding. Tokens on the device aren't checked, because they were drawn there.
         """
@@ -230,15 +231,15 @@ class CapturedPasses:
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
         """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
-        (rows,), which are valid until the next draw; None for other logits.
+        (rows,), which are valid until the next draw, or None if the logits come from elsewhere.
         """
         if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
             return None
         return self._draws.run(self._last, settings)
 
     def fit(self, length: int) -> int:
-        """Returns the shortest row length of the prompt passes that has room for `length` tokens;
-        `length` itself if there is none.
+        """Returns the shortest row length of the prompt passes that has room for `length` tokens,
+        or `length` itself if there is none.
         """
         return self._prompts.fit(length)
 

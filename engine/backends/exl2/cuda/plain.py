@@ -25,8 +25,8 @@ PLAIN = (
 
 
 def can_capture(model: Any) -> bool:
-    """Whether all passes of the model launch the same work, because it has only plain layers, on
-    one device.
+    """Whether all passes of the model launch the same work, which is true if it has only plain
+    layers, on one device.
     """
     devices = {module.device_idx for module in model.modules[1:]}
     return is_plain(model) and len(devices) == 1 and not model.tp_context

@@ -1,4 +1,4 @@
-"""Chooses the captured batch size whose pass takes the shortest time. Does only arithmetic."""
+"""Chooses the captured batch size with the fastest pass. Does only arithmetic."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ NOISE = 0.02  # relative: a larger size must be faster by this much
 
 def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int | None:
     """Returns the smallest size from which on all passes take less time according to `other` than
-    according to `usual`; None if there is no such size. Both map sizes to seconds.
+    according to `usual`, or None if there is no such size. Both map sizes to seconds.
     """
     found = None
     for size in sorted(usual, reverse=True):
@@ -18,8 +18,9 @@ def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int 
 
 
 class Sizes:
-    """Batch sizes and the time that a pass of each size takes. A smaller batch is padded. A larger
-    size may be faster, because above some number of rows exllamav2 uses another method.
+    """Batch sizes and the time that a pass of each size takes. Batches between two sizes are
+    padded. A larger size may be faster, because exllamav2 uses another method above some number of
+    rows.
     """
 
     def __init__(self, seconds: Mapping[int, float], max_rows: int) -> None:

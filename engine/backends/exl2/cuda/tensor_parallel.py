@@ -1,6 +1,6 @@
-"""Tensor parallelism, as far as exllamav2 0.3.2 supports it. Engine thread. exllamav2 does not
-refuse what it can't do. Instead, it fails an assertion while loading or in each step, omits parts
-that its kernels don't support, or ends the process.
+"""Tensor parallelism, to the extent that exllamav2 0.3.2 supports it. Engine thread. exllamav2 does
+not refuse models that it can't split. Instead, it fails an assertion while loading or in each step,
+omits parts that its kernels don't support, or ends the process.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def check(model: ExLlamaV2, num_gpus: int) -> None:
 def load(
     model: ExLlamaV2, split: Sequence[float], cache: Any, tokens: int, progress: Callback
 ) -> ExLlamaV2Cache_TP:
-    """`split`: GiB for each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
+    """`split`: the GiB for each GPU. `cache`: the class of each GPU's cache. Raises ModelError."""
     shares = list(split)
     try:
         context = TPContext(model, shares, tokens, cache)
@@ -64,7 +64,7 @@ def _too_small(shares: Sequence[float]) -> ModelError:
 
 
 def _obstacle(model: ExLlamaV2) -> str | None:
-    """A part of the model that the kernels do not support; None if there is none."""
+    """A part of the model that the kernels don't support, or None if there is none."""
     config = model.config
     if not config.arch.lm.supports_tp:
         return "it does not support this architecture"

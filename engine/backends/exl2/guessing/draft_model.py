@@ -29,14 +29,14 @@ class DraftModel:
                 self._follow(job)
 
     def rate(self, job: Exl2Job) -> float:
-        """Returns the share of recent guesses for `job` that were right. The rate never falls so
+        """Returns the share of recent guesses for `job` that were right. The share never falls so
         low that guessing stops for good.
         """
         return max(self._rates.get(job, FIRST), LEAST)
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
         """Returns `number` tokens for each job. Each job must have pages for these tokens and for
-        one more.
+        one more token.
         """
         for job in jobs:
             self._follow(job)
@@ -94,7 +94,7 @@ class DraftModel:
 
 
 def _pages(sequences: Sequence[tuple[Exl2Job, int]]) -> torch.Tensor:
-    """Returns their cache pages, (sequences, pages), int32."""
+    """Returns the cache pages of `sequences`, (sequences, pages), int32."""
     tables = [
         torch.tensor([page.page_index for page in job.sequences[i].allocated_pages])
         for job, i in sequences

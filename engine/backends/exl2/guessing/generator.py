@@ -23,7 +23,7 @@ PATIENCE = 0.001
 
 class GuessingGenerator(Generator):
     """The pass of a step computes the most recent token and the guessed tokens of each job. The
-    step draws all tokens that were guessed right, and one more token, exactly as steps of one token
+    step draws all tokens that were guessed right, and one more token, exactly as single-token steps
     would have done.
     """
 
@@ -44,7 +44,7 @@ class GuessingGenerator(Generator):
 
     @property
     def _looks_ahead(self) -> bool:
-        """A pass that is launched ahead can't check guesses."""
+        """False if the step guesses, because a pass that is launched ahead can't check guesses."""
         return super()._looks_ahead and not self._choose_number(self.decoding())
 
     def _choose_number(self, jobs: Sequence[Exl2Job]) -> int:
@@ -72,7 +72,9 @@ class GuessingGenerator(Generator):
         return True
 
     def _check(self, jobs: Sequence[Exl2Job], guesses: Sequence[list[int]]) -> torch.Tensor:
-        """Logits after the latest token and after each guess, (jobs, 1 + guesses, vocabulary)."""
+        """Returns logits after the latest token and after each guess, (jobs, 1 + guesses,
+        vocabulary).
+        """
         length = 1 + self._number
         token_ids = torch.zeros((len(jobs), length), dtype=torch.long)
         positions = []
@@ -126,7 +128,7 @@ class GuessingGenerator(Generator):
                 self._source.note(job, len(guess), number)
 
     def _draw_rows(self, jobs: Sequence[Exl2Job], logits: torch.Tensor) -> Drawn:
-        """If one job fails, the others still draw."""
+        """Draws for each job. If one job fails, the others still draw."""
         try:
             return self.draw.start([job.sampler for job in jobs], logits, None).take()
         except BaseException as error:
@@ -145,7 +147,7 @@ class GuessingGenerator(Generator):
 
 
 def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
-    """Whether the job's next token can be drawn; otherwise its logits are held."""
+    """Returns whether the job's next token can be drawn; if not, holds its logits."""
     if job.sampler.begin():
         return True
     job.hold(logits)
@@ -153,7 +155,9 @@ def _begin(job: Exl2Job, logits: torch.Tensor) -> bool:
 
 
 def _wait(patience: float, jobs: Sequence[Exl2Job]) -> float:
-    """Wait for the jobs' rules, `patience` seconds at most. Returns the seconds that are left."""
+    """Wait for the jobs' rules for at most `patience` seconds. Returns the seconds that are
+    left.
+    """
     for rule in (rule for job in jobs for rule in job.sampler.rules):
         if patience > 0 and not rule.is_ready:
             begin = time.perf_counter()

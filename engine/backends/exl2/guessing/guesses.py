@@ -14,9 +14,9 @@ RENEWED = 64  # steps with guesses before one without, which is measured
 class Guesses:
     """Compares the tokens per second with and without guesses, for each number of jobs.
 
-    A step with guesses takes as long as one without, plus a roughly constant time for each token
-    guessed per job. Both times are measured. If guesses save no time, they are tried again after
-    some steps, then after twice as many, and so on.
+    A step with guesses takes as long as a step without guesses, plus a roughly constant time for
+    each token guessed per job. Both times are measured. If guesses save no time, they are tried
+    again after some steps, then after twice as many, and so on.
     """
 
     def __init__(self, most: int) -> None:
@@ -31,7 +31,7 @@ class Guesses:
 
     def number(self, rates: Sequence[float]) -> int:
         """Returns the number of tokens to guess in the next step, 0 to `most`. `rates`: for each
-        job, how often a guess is right, from 0 to 1; 0 for a job without a guess.
+        job, the share of guesses that are right, from 0 to 1, or 0 for a job without a guess.
         """
         size = len(rates).bit_length()
         if max(rates, default=0.0) <= 0 or size not in self._plain:

@@ -24,8 +24,8 @@ class Ngrams:
 
     @property
     def rate(self) -> float:
-        """Returns how often the expected token has recently been the next one; 0.0 if no token is
-        expected.
+        """Returns the share of recent tokens that were the expected ones, or 0.0 if no token is
+        expected now.
         """
         return 0.0 if self._next is None else self._rate
 
@@ -41,7 +41,7 @@ class Ngrams:
             self._next = after.get(_key(ids)) if len(ids) >= SIZE else None
 
     def guess(self, number: int) -> list[int]:
-        """Returns the next tokens, at most `number`; an empty list if no token is expected."""
+        """Returns at most `number` expected tokens, or an empty list if no token is expected."""
         if self._next is None:
             return []
         found: list[int] = []

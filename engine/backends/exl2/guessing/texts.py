@@ -1,4 +1,4 @@
-"""Guesses for each job from the n-grams of its own text. Engine thread."""
+"""Guesses each job's next tokens from the n-grams of its own text. Engine thread."""
 
 import weakref
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ class OwnTexts:
                 left -= end - start
 
     def rate(self, job: Exl2Job) -> float:
-        """Returns how often the next token was the expected one; 0.0 if no token is expected
-        now.
+        """Returns the share of recent tokens that were the expected ones, or 0.0 if no token is
+        expected now.
         """
         text = self._texts.get(job)
         return text.rate if text is not None and len(text) == job.num_tokens else 0.0
 
     def guess(self, jobs: Sequence[Exl2Job], number: int) -> list[list[int]]:
-        """Returns guesses for the next tokens of each job: at most `number`, possibly none."""
+        """Returns guesses for each job's next tokens, at most `number` and possibly none."""
         return [self._texts[job].guess(number) if self.rate(job) else [] for job in jobs]
 
     def note(self, job: Exl2Job, number: int, accepted: int) -> None:

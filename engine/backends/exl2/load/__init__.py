@@ -1,1 +1,1 @@
-"""Reads a model's configuration, corrects it, and refuses what exllamav2 can't run."""
+"""Reads and corrects a model's configuration, and refuses models that exllamav2 can't run."""

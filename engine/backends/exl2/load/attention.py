@@ -1,4 +1,4 @@
-"""Corrects what ExLlamaV2 misreads about attention: windows, and tables of sines and cosines.
+"""Corrects the attention windows, and the tables of sines and cosines, that ExLlamaV2 misreads.
 Engine thread.
 """
 
@@ -18,8 +18,8 @@ from switchyard.engine.model.rope import read_rope
 
 
 def check_windows(config: ExLlamaV2Config) -> None:
-    """Checks a model whose attention will run without windows. Raises ModelError if a text could be
-    longer than one of the model's windows.
+    """Checks a model whose attention will run without windows. Raises ModelError if a text could
+    exceed one of the model's windows.
     """
     windows = [layer.window for layer in _layers(config) if layer.window is not None]
     shortest = min(windows, default=config.max_seq_len)

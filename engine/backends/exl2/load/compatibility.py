@@ -1,4 +1,4 @@
-"""Corrects or refuses what ExLlamaV2 0.3.2 would silently read or compute wrongly."""
+"""Corrects or refuses settings that ExLlamaV2 0.3.2 would silently misread or compute wrongly."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from switchyard.engine.model.rope import read_rope
 
 
 def mend(exl2_config: ExLlamaV2Config, model_config: dict[str, Any]) -> None:
-    """Add settings that ExLlamaV2 needs but doesn't find in config.json. Raises ModelError."""
+    """Add the settings that ExLlamaV2 needs but doesn't find in config.json. Raises ModelError."""
     rope = read_rope(model_config)
     if rope.theta is not None:
         exl2_config.rotary_embedding_base = rope.theta

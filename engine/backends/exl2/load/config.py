@@ -36,7 +36,7 @@ def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -
     draft = _read(model_dir, device)
     if draft.max_seq_len < main.max_seq_len:
         raise ModelError(
-            f"the draft model was made for {draft.max_seq_len} tokens: set max_seq_len to that"
+            f"the draft model supports only {draft.max_seq_len} tokens: set max_seq_len to that"
             " or less",
             "draft_model",
         )
@@ -47,8 +47,8 @@ def read_draft_config(config: ModelConfig, main: ExLlamaV2Config, device: str) -
 
 
 def _check_tokens(draft_path: Path, path: Path, vocab_size: int) -> None:
-    """A draft model's token ids must have the same meanings as the model's, and cover all of its
-    tokens.
+    """Checks that the draft model's token ids mean the same as the main model's, and cover all of
+    the main model's tokens.
     """
     drafts, own = (
         {token_id: token for token, token_id in _vocabulary(p).items()} for p in (draft_path, path)
@@ -78,7 +78,7 @@ def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:
 
 
 def _check_files(path: Path) -> None:
-    """Raises ModelError for a damaged file, with its name, which the library omits."""
+    """Raises ModelError for a damaged file, and includes its name, which the library omits."""
     for file in sorted(path.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):

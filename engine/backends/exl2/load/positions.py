@@ -1,5 +1,5 @@
 """Tables of sines and cosines according to the published formulas, computed in float32 as in
-transformers, for cases where ExLlamaV2 has no table or computes a different one.
+transformers. They are for models for which ExLlamaV2 has no table or computes a different one.
 """
 
 import math
@@ -22,8 +22,8 @@ def frequencies(
 ) -> tuple[torch.Tensor, float]:
     """Returns the radians from one position to the next for each pair of a head's `dim` numbers,
     (dim / 2,), and the factor for sines and cosines. Neither the radians nor the factor includes a
-    linear scale, which divides positions. `max_seq_len`: the served length. If this exceeds the
-    original context, longrope uses its long factors, even for short texts, because rotated keys
+    linear scale, which divides positions. `max_seq_len`: the served length. If this length exceeds
+    the original context, longrope uses its long factors even for short texts, because rotated keys
     stay in the cache. Raises ModelError.
     """
     lengths = torch.pow(theta, torch.arange(0, dim, 2, dtype=dtype) / dim)  # positions per radian
@@ -72,7 +72,9 @@ def _yarn(plain: torch.Tensor, theta: float, settings: dict[str, Any]) -> torch.
     dim = 2 * len(plain)
 
     def pair(rotations: float) -> float:
-        """Returns the pair that makes this number of rotations within the original context."""
+        """Returns the index, with a fraction, of the pair that makes this number of rotations
+        within the original context.
+        """
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     first = pair(settings.get("beta_fast") or BETA_FAST)

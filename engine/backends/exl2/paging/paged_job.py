@@ -65,8 +65,7 @@ class PagedJob(PromptJob):
         """
         if self.is_decoding:
             self._num_told = self.job.num_prompt_tokens
-        if self._num_told:
-            self._num_found = self.num_found
+        self._num_found = self.num_found
         self.cached_pages = self.cached_tokens = 0
 
     @property
@@ -198,6 +197,13 @@ class PagedJob(PromptJob):
 
     def begin_decoding(self) -> None:
         self._find_border()
+        for sequence in self.sequences:
+            pages, index = (
+                sequence.allocated_pages,
+                sequence.kv_position // self.generator.page_size,
+            )
+            if index:  # not set if all earlier pages were cached
+                pages[index].prev_hash = pages[index - 1].phash
         self.drafted = [min(s.kv_position, self.draft_start) for s in self.sequences]
 
     def _find_border(self) -> None:

@@ -25,6 +25,7 @@ class PagingGenerator(PromptGenerator):
     ) -> None:
         """`work`: counters to add to; `settings`: the library's settings."""
         self.parked: list[PagedJob] = []
+        self._short: list[PagedJob] = []  # that lack a page
         self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)
         self._work = work
@@ -67,7 +68,6 @@ class PagingGenerator(PromptGenerator):
         num_free = len(self.unreferenced_pages) - sum(map(self._pages_to_start, starting))
         return (
             num_sequences + job.num_sequences <= self.max_batch_size
-            and num_free >= 0
             and num_free >= self._expected_tokens() // (2 * self.page_size)
             and self.budget.has_room(num_left, self.most_prompt_tokens())
         )
@@ -83,8 +83,10 @@ class PagingGenerator(PromptGenerator):
         )
 
     def returning(self) -> PagedJob | None:
-        """Returns the first parked job of the highest priority, if it can return now."""
-        if not self.parked or self.pending_jobs:
+        """Returns the first parked job of the highest priority, if it can return now. Running jobs
+        that lack a page come first.
+        """
+        if not self.parked or self.pending_jobs or self._short:
             return None
         job = min(self.parked, key=lambda one: (-one.job.priority, one.serial_number))
         has_pages = job.current_new_pages_required() <= len(self.unreferenced_pages)
@@ -103,6 +105,7 @@ class PagingGenerator(PromptGenerator):
         most recent token. Parks jobs, possibly some of these, to make room. No draw may be in
         progress.
         """
+        short = [job for job in self._short if job.is_short]
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
                 other = self._choose()
@@ -111,7 +114,15 @@ class PagingGenerator(PromptGenerator):
                 self.park(other)
         for job in jobs:
             job.is_short = job.is_active and not job.reach(num_tokens, self.pool)
+        self._short = short + [job for job in jobs if job.is_short]
         return [job for job in jobs if job.is_active and not job.is_short]
+
+    def retry_short(self) -> None:
+        """Lets jobs that lack a page try again if there is one, or if a job can be parked now."""
+        self._short = [job for job in self._short if job.is_active and job.is_short]
+        if self._short and (self.unreferenced_pages or self._choose() is not None):
+            for job in self._short:
+                job.is_short = False
 
     def park(self, job: PagedJob) -> None:
         job.park()
@@ -129,8 +140,6 @@ class PagingGenerator(PromptGenerator):
         """Returns the job to park for a page. Among the jobs of the lowest priority, this is the
         newest one of the client with the most pages. None if the page has to wait.
         """
-        if len(self.active_jobs) < 2:
-            return None
         others = [job for job in self.active_jobs if job.is_scored]
         lowest = min(job.job.priority for job in others)
         choice = [job for job in others if job.job.priority == lowest and job.may_be_parked]

@@ -12,7 +12,7 @@ class Pool:
     def __init__(self, generator: Any) -> None:
         """`generator`: the library's generator; its table of pages must stay the same."""
         self._generator = generator
-        # Serials and pages as of the last sort, oldest first. Pages released since then are newer.
+        # Serials and pages as of the last sort, oldest first. Pages used since have later serials.
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:
@@ -23,7 +23,7 @@ class Pool:
         if not generator.unreferenced_pages:
             return None
         page = self._oldest()
-        generator.access_serial += 1
+        generator.access_serial += 1  # same: serials only need to grow
         page.add_ref_unique(generator.access_serial)
         return page
 
@@ -33,5 +33,5 @@ class Pool:
                 found = [(p.access_serial, p) for p in self._generator.unreferenced_pages.values()]
                 self._order = deque(sorted(found, key=lambda pair: pair[0]))
             serial, page = self._order.popleft()
-            if page.ref_count == 0 and page.access_serial == serial:
+            if page.access_serial == serial:
                 return page

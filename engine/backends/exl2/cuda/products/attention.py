@@ -1,5 +1,5 @@
 """Attention over a paged cache with flash-attn, and the norm before it, for layers whose matrix
-products this package computes. The layers are plain, as engine/memory/unpacked.py defines.
+products this package computes. The layers are plain, as engine/memory/unpacked.py defines them.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Compares our matrix products with exllamav2's, before and after ours replace them. Engine
+"""Compares our matrix products with exllamav2's, both before and after replacing them. Engine
 thread.
 """
 
@@ -33,8 +33,8 @@ class ProductsRefused(RuntimeError):
 
 @torch.inference_mode()
 def compare_products(linears: Sequence[Any], kernels: Kernels, space: torch.Tensor) -> None:
-    """Compares exllamav2's products with ours, in all sizes, for one matrix of each shape and mix
-    of bit widths. Raises ProductsRefused. `space`: memory for an unpacked matrix.
+    """Compares exllamav2's products with ours, for all numbers of rows, for one matrix of each
+    shape and mix of bit widths. Raises ProductsRefused. `space`: memory for an unpacked matrix.
     """
     seen = set()
     for linear in linears:
@@ -113,7 +113,7 @@ def whole_pass(model: Any, cache: Any, page_size: int, device: torch.device) -> 
 
 
 def compare_passes(ours: torch.Tensor, exllamav2s: torch.Tensor) -> None:
-    """Compares the logits of two calls of `whole_pass`. Raises ProductsRefused."""
+    """Compares the logits that two calls to `whole_pass` returned. Raises ProductsRefused."""
     if not torch.isfinite(exllamav2s).all():
         return  # a residual beyond float16: there is nothing to compare with
     error = _error(ours, exllamav2s)

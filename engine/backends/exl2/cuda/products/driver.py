@@ -74,7 +74,7 @@ class Kernel:
         self._shared = PLAIN_SHARED
 
     def resident_blocks(self, threads: int, shared: int) -> int:
-        """Returns the number of blocks that a multiprocessor can hold; 0 if one block is too
+        """Returns the number of blocks that a multiprocessor can hold, or 0 if even one is too
         large.
         """
         if shared > self._shared:

@@ -1,4 +1,4 @@
-"""The kernels of one GPU: compiled, loaded, and launched with tensors. Engine thread."""
+"""Compiles and loads the kernels of one GPU, and launches them with tensors. Engine thread."""
 
 import ctypes
 from collections.abc import Sequence
@@ -62,9 +62,9 @@ class Kernels:
         is_natural: bool = False,
         tiling: Tiling | None = None,
     ) -> None:
-        """`inputs`: a tensor for each matrix, with its columns in the order of the matrix's rows
-        or, with `is_natural`, in their natural order. `add`: whether to add the products to the
-        outputs. `norm`: the norm of the inputs, only with `is_natural`.
+        """`inputs`: a tensor for each matrix. Its columns have the order of the matrix's rows or,
+        with `is_natural`, their natural order. `add`: whether to add the products to the outputs.
+        `norm`: the norm of the inputs, only with `is_natural`.
         """
         tiling = tiling or self._chosen(matrices, len(inputs[0]))
         tiling = tiling._replace(STAGED=int(is_natural))
@@ -121,8 +121,8 @@ class Kernels:
             kernel.launch(grid, threads, shared, found, stream)
 
     def _function(self, tiling: Tiling) -> driver.Kernel:
-        """Returns the function. It is loaded at first use, during the comparison with exllamav2's
-        products.
+        """Returns the function, which is loaded at first use, during the comparison with
+        exllamav2's products.
         """
         key = tiling._replace(blocks=0)
         if key not in self._multiply:
@@ -134,7 +134,7 @@ class Kernels:
     def normalize(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, orders: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Returns the RMSNorm of each row of `x`, once in each of the column orders."""
+        """Returns the RMSNorm of each row of `x`, once for each of the column orders."""
         rows, size = x.shape
         outputs = [torch.empty_like(x) for _ in orders]
         found = params.Norm(

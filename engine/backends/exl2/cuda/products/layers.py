@@ -1,7 +1,7 @@
 """Layers that use our own matrix products instead of exllamav2's. Engine thread.
 
-Each matrix of exllamav2 is freed as soon as ours is laid out, so there are never two copies of the
-whole model.
+Each of exllamav2's matrices is freed as soon as ours is laid out, so there are never two copies of
+the whole model.
 """
 
 import types
@@ -65,8 +65,8 @@ class OwnProducts:
         torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Release the matrices. Graphs must no longer use them, and afterwards the model can only
-        be unloaded.
+        """Release the matrices. Graphs must no longer use the matrices, and afterwards the model
+        can only be unloaded.
         """
         for module in self._replaced:
             for name in ("forward", "get_weight_tensor_dq"):
@@ -196,7 +196,9 @@ class OwnProducts:
     def _normed(
         self, own: Any, flat: torch.Tensor, orders: Sequence[torch.Tensor], number: int
     ) -> tuple[list[torch.Tensor], dict[str, Any]]:
-        """Returns what each of `number` matrices is multiplied by, and options of their product."""
+        """Returns what each of `number` matrices is multiplied by, and the options of their
+        product.
+        """
         norm = (own.pre_layernorm.weight, own.pre_layernorm.variance_epsilon)
         if is_staged(*flat.shape):
             return [flat] * number, {"norm": norm, "is_natural": True}
@@ -241,8 +243,9 @@ def distinct(several: Sequence[Packed]) -> list[torch.Tensor]:
 
 
 def read(linear: Any) -> Matrix:
-    """Reads a matrix of exllamav2. Its `q_handle` must exist. The last matrix of a feed-forward
-    block has no order, because exllamav2 has moved the columns of the other matrices instead.
+    """Reads one of exllamav2's matrices. Its `q_handle` must exist. The last matrix of a
+    feed-forward block has no order, because exllamav2 has moved the columns of the other matrices
+    instead.
     """
     tensors = linear.q_tensors
     natural = torch.arange(linear.in_features, device=tensors["q_weight"].device)

@@ -69,7 +69,7 @@ class Compiler:
 
 
 class Code:
-    """Compiled sources for one card, kept in files. Any thread."""
+    """Compiled sources for one type of GPU, kept in files. Any thread."""
 
     def __init__(self, card: str, capability: tuple[int, int], driver_version: str) -> None:
         """Raises Unavailable without NVRTC."""
@@ -80,13 +80,15 @@ class Code:
         self._folder = pathlib.Path(root, "switchyard", "kernels")
 
     def read_all(self, sources: Sequence[tuple[str, Mapping[str, int]]]) -> list[bytes]:
-        """Returns the code for these names and macros. Code that is not in files yet is compiled in
-        parallel.
+        """Returns the code for these names and macros. Sources without a file of compiled code are
+        compiled in parallel.
         """
         missing = [one for one in sources if not self._path(*one).exists()]
         begin = time.monotonic()
         if missing:
-            logger.info("compiling %d kernels for %s, once", len(missing), self._card)
+            logger.info(
+                "compiling %d kernels for %s; later loads reuse them", len(missing), self._card
+            )
         with ThreadPoolExecutor(4, thread_name_prefix="compile") as threads:
             codes = list(threads.map(lambda one: self.read(*one), sources))
         if missing:
@@ -108,7 +110,7 @@ class Code:
         return code
 
     def _path(self, name: str, macros: Mapping[str, int]) -> pathlib.Path:
-        """The file for a source with these options and circumstances."""
+        """The file for a source compiled with these options, for this GPU and NVRTC."""
         parts = [*self._circumstances, name, *options_of(self._capability, macros)]
         parts += [(HERE / file).read_text() for file in (name, *HEADERS)]
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -136,7 +138,9 @@ def _load() -> ctypes.CDLL:
 
 
 def _files() -> list[pathlib.Path]:
-    """The files of NVRTC in torch's wheels and in torch itself, followed by the system's NVRTC."""
+    """Returns the NVRTC libraries in torch's wheels and in torch itself, followed by the system's
+    NVRTC.
+    """
     places = [pathlib.Path(path, "nvidia") for path in sys.path]
     places.append(pathlib.Path(torch.__file__).parent / "lib")
     patterns = ("cu*/lib/libnvrtc.so.*", "cuda_nvrtc/lib/libnvrtc.so.*", "libnvrtc*.so*")

@@ -1,6 +1,4 @@
-"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products, and
-why.
-"""
+"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products and why."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -43,7 +43,7 @@ def take_over(model: Any, cache: Any, kernels: Kernels, modules: list[Any]) -> O
     except BaseException:
         products.close()
         raise
-    logger.info("our own products: laid out and compared in %.1f s", time.monotonic() - begin)
+    logger.info("laid out and compared our own matrix products in %.1f s", time.monotonic() - begin)
     return products
 
 

@@ -18,8 +18,8 @@ class Unsuitable(ValueError):
 
 
 class CodeBits(NamedTuple):
-    """Some bits of a code, beginning with the code's bit `low`. They are stored in word `word`,
-    beginning with its bit `bit`.
+    """Some bits of a code, from the code's bit `low` upwards. They are stored in word `word`, from
+    its bit `bit` upwards.
     """
 
     word: int
@@ -84,8 +84,8 @@ def read_groups(numbers: Sequence[int], num_words: int) -> tuple[tuple[int, int]
 
 
 def _pairs(bits: int) -> tuple[int, list[list[CodeBits]]]:
-    """Returns the number of words in a set, and the pieces of each pair of rows in it. The pieces
-    are those of the row in the low halves; the other row's are 16 bits higher.
+    """Returns the number of words in a set, and the pieces of each pair of rows in it. These pieces
+    belong to the row in the low halves; the other row's pieces are 16 bits higher.
     """
     match bits:
         case 3 | 5:
@@ -102,7 +102,7 @@ def _pairs(bits: int) -> tuple[int, list[list[CodeBits]]]:
 
 
 def _places(bits: int) -> list[list[CodeBits]]:
-    """Returns the pieces of each of a chunk's 32 rows, in a column of exllamav2's layout."""
+    """Returns the pieces of each of the 32 rows in a chunk, in a column of exllamav2's layout."""
     if bits == 8:
         return [[CodeBits(row // 4, row % 4 * 8, 0, 8)] for row in range(CHUNK)]
     words, pairs = _pairs(bits)
@@ -117,7 +117,7 @@ def _places(bits: int) -> list[list[CodeBits]]:
 
 
 def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]:
-    """Returns the runs of equal width, and whether every 32 rows need their own group, because the
+    """Returns the runs of equal width, and whether every 32 rows need their own group because the
     groups of a run differ in size. Raises Unsuitable.
     """
     if any(rows % CHUNK or not rows for _, rows in groups):
@@ -144,8 +144,8 @@ def find_runs(groups: Sequence[tuple[int, int]]) -> tuple[tuple[Run, ...], bool]
 
 
 def pack(matrix: Matrix, columns: torch.Tensor | None = None) -> Packed:
-    """Returns the matrix in our layout. `columns`: for each stored column, its natural column;
-    None: the columns are stored in their natural order. Raises Unsuitable.
+    """Returns the matrix in our layout. `columns`: for each stored column, its natural column, or
+    None if the columns are stored in their natural order. Raises Unsuitable.
     """
     runs, is_split = find_runs(matrix.groups)
     scales, most, width = matrix.scales, matrix.most, matrix.words.shape[1]

@@ -16,8 +16,8 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 
 class Tiling(NamedTuple):
-    """How a product is computed: the macros of multiply.cu, and `blocks`, the number of blocks on
-    each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
+    """How a product is computed, as the macros of multiply.cu, and `blocks`, the number of blocks
+    on each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
     tiles are divided evenly.
     """
 
@@ -40,7 +40,7 @@ class Tiling(NamedTuple):
 
     @property
     def space(self) -> int:
-        """Bytes of workspace for each block: two tiles of sums."""
+        """The bytes of workspace for each block, which holds two tiles of sums."""
         return 2 * self.TT * 8 * self.WN * TILE * 4
 
 
@@ -151,8 +151,8 @@ def num_tiles(params: Multiply) -> int:
 
 
 def shared_bytes(params: Multiply, tiling: Tiling) -> int:
-    """Returns the number of bytes of shared memory for a block. This memory holds the ring of
-    chunks first, and the sums of the warps later. Staged rows of x are stored beside them.
+    """Returns the number of bytes of shared memory for a block. This memory first holds the ring of
+    chunks, and later the sums of the warps. Staged rows of x are stored next to them.
     """
     stage = tiling.WN * int(params.slot) + (0 if tiling.STAGED else tiling.TT * 512)
     sums = tiling.WK * tiling.TT * 8 * tiling.WN * TILE * 4
@@ -166,7 +166,7 @@ def shared_bytes(params: Multiply, tiling: Tiling) -> int:
 
 
 def fitting(params: Multiply, tiling: Tiling, most_shared: int) -> Tiling:
-    """Returns the tiling with as many stages as fit into shared memory, but at least two."""
+    """Returns the tiling with as many stages as fit into shared memory, and at least two."""
     while tiling.STAGES > 2 and shared_bytes(params, tiling) > most_shared:
         tiling = tiling._replace(STAGES=tiling.STAGES - 1)
     return tiling

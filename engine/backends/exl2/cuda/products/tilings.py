@@ -26,5 +26,5 @@ def choose(rows: int, tiles: int, multiprocessors: int) -> Tiling:
 
 
 def is_staged(rows: int, size: int) -> bool:
-    """Returns whether a product puts `rows` rows of this size into order itself."""
+    """Returns whether a product of `rows` rows of this size reorders its inputs itself."""
     return rows <= STAGED_ROWS and (rows + 1) * size <= STAGED_NUMBERS
