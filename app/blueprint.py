@@ -119,7 +119,7 @@ def install(
 
 
 def _make_unprefixed() -> flask.Blueprint:
-    """Adds a second rule without the prefix for each view under /v1. The OpenAPI document omits
+    """Adds a second rule, without the prefix, for each view under /v1. The OpenAPI document omits
     these rules.
     """
     blueprint = flask.Blueprint("switchyard_unprefixed", __name__)

@@ -18,7 +18,7 @@ def create_app(
     """The application that serves `models`, which the caller starts and closes.
 
     `terminate` ends the server as SIGTERM does, for `POST /admin/drain`; if it is None, the route
-    answers with status 501. Raises SettingsError.
+    returns status 501. Raises SettingsError.
     """
     app = flask.Flask("switchyard", static_folder=None)
     services = open_services(settings, models, terminate)

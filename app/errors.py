@@ -1,4 +1,4 @@
-"""Error responses in the form of OpenAI's API. All status codes of errors are defined here."""
+"""Error responses in the format of OpenAI's API. All status codes of errors are defined here."""
 
 import functools
 import logging
@@ -154,7 +154,7 @@ def describe(error: Exception) -> Described:
             kind = Kind(status, fault, None, headers)
             message = error.description or error.name
         case _:
-            logger.error("unexpected, request %s", request_id(), exc_info=error)
+            logger.error("unexpected error, request %s", request_id(), exc_info=error)
             kind = INTERNAL
             message = "the server failed in an unexpected way; see its log"
     body = {"message": message, "type": kind.type, "param": param, "code": kind.code, **more}
@@ -184,7 +184,7 @@ _NUMBERS = re.compile(
 
 
 def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
-    """The error for a message. The error includes the numbers if the message has the form that
+    """The error for a message. The error includes the numbers if the message has the format that
     `_too_long` and other servers use.
     """
     found = _NUMBERS.match(message)
@@ -196,7 +196,9 @@ def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
 
 
 def _wait(seconds: float) -> dict[str, str]:
-    """Headers for a retry in `seconds`. OpenAI's and Anthropic's clients prefer milliseconds."""
+    """Headers that ask for a retry in `seconds`. OpenAI's and Anthropic's clients prefer
+    milliseconds.
+    """
     return {
         "Retry-After": str(max(math.ceil(seconds), 1)),
         "retry-after-ms": str(max(math.ceil(seconds * 1000), 1)),
@@ -217,9 +219,7 @@ def respond(describe: Describe, error: Exception) -> flask.Response:
 
 
 def register(target: flask.Flask | flask.Blueprint, describe: Describe) -> None:
-    """Makes an application or blueprint answer each error with the response that `describe`
-    returns.
-    """
+    """Makes an application or blueprint respond to each error with what `describe` returns."""
     handler = functools.partial(respond, describe)
     # An application's handler for a code takes precedence over a blueprint's handler for Exception.
     for code in werkzeug.exceptions.default_exceptions:

@@ -68,8 +68,8 @@ class LimitReached(SwitchyardError):
 
 
 class BudgetSpent(SwitchyardError):
-    """The budget of the request's API key is used up. In contrast to LimitReached, a short wait
-    does not help.
+    """The budget of the request's API key is used up. Unlike with LimitReached, a short wait does
+    not help.
     """
 
 

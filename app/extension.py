@@ -51,7 +51,7 @@ class Switchyard:
         before_request: Callable[[], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """`before_request`: called before each request of the API, like Flask's `before_request`;
+        """`before_request`: called before each request to the API, like Flask's `before_request`;
         if it returns a value, that value is the response. `settings`: settings by name. Raises
         SettingsError, and the exceptions of `init_app`.
         """
@@ -74,7 +74,7 @@ class Switchyard:
         """
         if HOST in app.extensions:
             raise RuntimeError(
-                f"the application {app.name} already has Switchyard: use that extension"
+                f"the application {app.name} already has Switchyard: use the existing extension"
             )
         config = {k: v for k, v in app.config.items() if k.startswith(PREFIX)}
         url, key = config.pop(URL, None), config.pop(KEY_VARIABLE, None)
@@ -107,7 +107,7 @@ class Switchyard:
     def close(self, drain: float | None = None) -> bool:
         """Releases the models, unless another application of the process uses them.
 
-        Waits for the models' jobs, at most `drain` seconds; the default is the setting `grace`.
+        Waits for the models' jobs, at most `drain` seconds; the default is the `grace` setting.
         Requests are refused until the next `start`. Returns whether everything was released.
         """
         return self._host().close(drain)
@@ -164,7 +164,8 @@ class Switchyard:
         messages: list[dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> int:
-        """The number of prompt tokens of `prompt`, or of `messages` in the model's template.
+        """The number of prompt tokens in `prompt`, or in `messages` when rendered with the model's
+        template.
 
         `parameters`: with `messages`, those of a chat, such as `chat_template_kwargs`; with
         `prompt`, only `model`. Works while the model loads. Raises BadRequest, engine.Rejected,
@@ -209,13 +210,13 @@ class Switchyard:
 
 
 def _end_of_visit(error: ClientGone) -> tuple[str, int]:
-    """The answer to a client that has left. Only the access log shows its status."""
+    """The response to a client that has left. Only the access log shows its status."""
     return "", PLAIN_KINDS[ClientGone].status
 
 
 def _check_host(settings: Settings) -> Callable[[], None] | None:
-    """The check of `Host`. None without `allowed_hosts`; the host application then does its own
-    checks.
+    """The function that checks `Host`. None without `allowed_hosts`; the host application then does
+    its own checks.
     """
     if not settings.allowed_hosts:
         return None
@@ -226,7 +227,5 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {k[len(PREFIX) :].lower(): v for k, v in config.items() if k.startswith(PREFIX)}
     for name in found:
         if name not in Settings.model_fields:
-            raise SettingsError(
-                f"{PREFIX}{name.upper()} in app.config is not a setting of Switchyard"
-            )
+            raise SettingsError(f"{PREFIX}{name.upper()} in app.config is not a Switchyard setting")
     return found

@@ -1,4 +1,4 @@
-"""The settings of operations: API keys, proxies, logs, metrics, page, ledger, stored responses."""
+"""Settings for operations: API keys, proxies, logs, metrics, page, ledger, stored responses."""
 
 import ipaddress
 from typing import Literal, Self

@@ -81,8 +81,8 @@ def services() -> Services:
 
 
 def repeatable(view: View[Arguments]) -> View[Arguments]:
-    """Lets clients repeat requests to a view. With an Idempotency-Key they get the same answer, and
-    with a Last-Event-ID the rest of a stream. This decorator goes below `declares`.
+    """Lets clients repeat requests to a view. With an Idempotency-Key they get the same response,
+    and with a Last-Event-ID the rest of a stream. This decorator goes below `declares`.
     """
 
     @functools.wraps(view)

@@ -23,7 +23,7 @@ from switchyard.settings import (
 
 
 class TomlFile(pydantic_settings.TomlConfigSettingsSource):
-    """Settings in the file."""
+    """Settings in the configuration file."""
 
     # The library's function would silently ignore a pipe.
     @staticmethod

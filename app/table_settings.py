@@ -243,7 +243,7 @@ class TableSettings(EngineSettings):
     def _fit_together(self) -> Self:
         if self.models and {"model", "name"} & self.model_fields_set:
             raise ValueError(
-                "models: [[models]] tables can't be combined with the setting model or name"
+                "models: [[models]] tables can't be combined with the model or name setting"
             )
         names = [one.model_name for one in self.models]
         called = Counter([*names, *(a for one in self.models for a in one.aliases)])
@@ -263,7 +263,7 @@ class TableSettings(EngineSettings):
         least = num_first + (num_first < len(self.models))
         if 0 < self.max_loaded < least:
             raise ValueError(
-                f"max_loaded: {num_first} models stay loaded, so it must be at least {least}"
+                f"max_loaded: must be at least {least}, because {num_first} models stay loaded"
             )
         if self.models_dir and not os.path.isdir(self.models_dir):
             raise ValueError(f"models_dir: {self.models_dir!r} is not a directory")
@@ -286,7 +286,7 @@ class TableSettings(EngineSettings):
         if len(at) > 1:
             return 'at = ["cluster"] must be the only address'
         if self.cluster is None:
-            return 'at = ["cluster"] needs a table [cluster]'
+            return 'at = ["cluster"] needs a [cluster] table'
         if model.gpus or self.gpus:
             return (
                 "gpus can't be set, because Ray chooses the GPUs: set their number with gpus_each"

@@ -1,1 +1,1 @@
-"""Chats, common to all wire formats: messages, tools, chat template, prompt."""
+"""Chats in any wire format: messages, tools, chat template, prompt."""

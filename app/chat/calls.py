@@ -17,7 +17,7 @@ def constraint(
     InvalidJob.
 
     If a call is required, the constraint allows only calls. With a `form`, the constraint allows
-    calls, or an answer of that form. Otherwise, if a function is strict, the constraint allows any
+    calls, or an answer in that form. Otherwise, if a function is strict, the constraint allows any
     text in which calls match their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
@@ -28,7 +28,7 @@ def constraint(
         make = engine.constraints.template
     elif form is not None:
         if not engine.constraints.is_json(form):
-            message = "with tools, the form of the output must be JSON"
+            message = "with tools, the output can only be constrained to JSON"
             raise engine.InvalidJob(message, "constraint")
         model.check_constraint(form)
         make = partial(engine.constraints.template_or, form)

@@ -1,4 +1,4 @@
-"""Messages of a conversation, in OpenAI's form. Pure."""
+"""Messages of a conversation, in OpenAI's format. Pure."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal
@@ -105,7 +105,7 @@ class Message(Object):
                 return "".join(part.text for part in parts)
 
     def template_form(self) -> dict[str, Any]:
-        """The message in the form that Hugging Face's chat templates use, with arguments as an
+        """The message in the format that Hugging Face's chat templates use, with arguments as an
         object, not as text.
         """
         form: dict[str, Any] = {"role": self.role}
@@ -129,7 +129,7 @@ class Message(Object):
 
 
 def _arguments(text: str) -> Any:
-    """The object in a JSON text. If the text is not an object, it was cut off, and is returned
+    """The object in a JSON text. Text that isn't a JSON object was cut off; it is returned
     unchanged.
     """
     try:

@@ -84,7 +84,7 @@ class Prompts:
 
     @cached_property
     def end_token_ids(self) -> tuple[int, ...]:
-        """See `closing_ids`."""
+        """The template's closing token; see `closing_ids`."""
         return closing_ids(self._template, self._model.tokenizer)
 
     @property
@@ -104,7 +104,7 @@ class Prompts:
         return 1
 
     def _may_think(self, request: Chat, text: str) -> bool:
-        """Whether the model itself may begin thoughts after the prompt `text`."""
+        """Whether the model may begin its thoughts by itself after the prompt `text`."""
         is_decided = text.rstrip().endswith(tuple(self._tags))
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
@@ -298,7 +298,7 @@ def _end_of_thoughts(
 
 
 def _texts(request: Chat) -> list[str]:
-    """All texts of the request whose length the client chooses."""
+    """All texts in the request whose length the client chooses."""
     texts = []
     for message in request.messages:
         texts += [message.text, message.reasoning_content or ""]

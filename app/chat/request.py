@@ -1,5 +1,5 @@
-"""The parameters of a chat request, in OpenAI's form. Requests in other chat formats are converted
-to this form.
+"""The parameters of a chat request, in OpenAI's format. Requests in other chat formats are
+converted to this format.
 """
 
 import functools
@@ -26,7 +26,7 @@ HOW_TO_THINK = SWITCHES | {"reasoning_effort"}
 
 
 class ThinkingSwitch(Object):
-    """The parameter `thinking` of DeepSeek's API."""
+    """The `thinking` parameter of DeepSeek's API."""
 
     type: Literal["enabled", "disabled"] = Field(description="Whether to think.")
 
@@ -49,8 +49,8 @@ class Chat(Scored, HowToThink):
         "web_search_options": (),
     }
     reasons: ClassVar[dict[str, str]] = {
-        "chat_template": "the model's own is used",
-        "prompt_template": "the model's own is used",
+        "chat_template": "the model's own template is used",
+        "prompt_template": "the model's own template is used",
         "function_call": "use tool_choice",
         "functions": "use tools",
     }
@@ -134,12 +134,13 @@ class Chat(Scored, HowToThink):
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise BadRequest(
-                "max_tokens and max_completion_tokens are the same parameter, but differ",
+                "max_tokens and max_completion_tokens are the same parameter,"
+                " but their values differ",
                 "max_tokens",
             )
         said = {self.enable_thinking, self.thinking and self.thinking.type == "enabled"} - {None}
         if len(said) > 1:
-            raise BadRequest("thinking and enable_thinking differ", "thinking")
+            raise BadRequest("thinking and enable_thinking contradict each other", "thinking")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
         for i, message in enumerate(self.messages):
@@ -174,7 +175,7 @@ class Chat(Scored, HowToThink):
 
     @functools.cached_property
     def offer(self) -> Offer:
-        """The tools shown to the model. Raises BadRequest if `tool_choice` doesn't fit `tools`."""
+        """The tools shown to the model. Raises BadRequest if `tool_choice` contradicts `tools`."""
         return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property

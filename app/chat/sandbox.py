@@ -165,7 +165,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """A namespace whose text omits its values, because they may be nested infinitely."""
+    """A namespace whose text form omits its values, because they may be nested infinitely."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -212,7 +212,7 @@ def _limit(value: Any) -> int:
 
 def _size(value: Any) -> int:
     """The approximate length of the value as text, in characters, even if its lists share items.
-    Includes the depth of items, because JSON is indented by depth. Stops soon after MAX_LENGTH.
+    The depth of items counts too, because JSON is indented by depth. Stops soon after MAX_LENGTH.
     """
     size, weight = 0, _ITEM
     level: list[Iterable[Any]] = [(value,)]

@@ -53,7 +53,7 @@ class ChatTemplate:
     """Renders prompts. Templates may use the functions that `apply_chat_template` offers."""
 
     def __init__(self, model_dir: engine.ModelDir, name: str = "default") -> None:
-        """Uses the template of that name. A broken template is not an error here, because
+        """Uses the template with that name. A broken template is not an error here, because
         completions don't need a template. `render` reports the error.
         """
         found = model_dir.chat_templates.get(name)
@@ -100,7 +100,7 @@ class ChatTemplate:
                 raise engine.InvalidJob(f"the model's chat template doesn't use {name}", param)
 
     def render(self, conversation: Conversation, escape: Callable[[str], str]) -> str:
-        """The text of the prompt. `escape` is applied to every text of the user.
+        """The text of the prompt. `escape` is applied to all of the user's text.
 
         Raises engine.InvalidJob if there is no usable template, or if it refuses the messages or
         fails.
@@ -142,7 +142,7 @@ class ChatTemplate:
         return text
 
     def _probe(self, messages: Sequence[dict[str, Any]]) -> str:
-        """Renders a conversation with a tool. Raises any exception of the template."""
+        """Renders a conversation with a tool. Raises any exception that the template causes."""
         assert self._template is not None
         return self._environment.render(
             self._template,
@@ -187,7 +187,7 @@ def _environment() -> Sandbox:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks text for training, which has no effect here."""
+    """`{% generation %}…{% endgeneration %}` marks text for training. It has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012  # the base class has it so
 
@@ -203,7 +203,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter `tojson` as in Hugging Face's templates. jinja2's own filter escapes for HTML."""
+    """The `tojson` filter, as in Hugging Face's templates. jinja2's own filter escapes for HTML."""
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

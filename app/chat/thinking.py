@@ -53,9 +53,9 @@ class HowToThink(Parameters):
         return {name: self._said[name] for name in _NAMED if name in self._said}
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-        """Merges `nested`, the values that the wire format has at other `places`, with the
-        parameters that the client set under their own names. Raises BadRequest, which names both
-        places, if the two values of a parameter differ.
+        """Merges `nested` with the parameters that the client set under their own names. `nested`:
+        values that the wire format has elsewhere; `places` says where. Raises BadRequest, naming
+        both places, if a parameter's two values differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():
@@ -64,12 +64,15 @@ class HowToThink(Parameters):
             if nested[name] not in (None, given):
                 said = self._said.get(name, name)
                 raise BadRequest(
-                    f"{said} and {places[name]} are the same parameter, but differ", said
+                    f"{said} and {places[name]} are the same parameter, but their values differ",
+                    said,
                 )
         return {**nested, **own}
 
     def said_as(self, request: "HowToThink") -> Self:
-        """This request, with the names that the client used for these parameters in `request`."""
+        """This request, which from now on reports errors under the names that the client used for
+        these parameters in `request`.
+        """
         given = _NAMED & request.model_fields_set
         self._said.update({name: request._said.get(name, name) for name in given})
         return self

@@ -18,8 +18,8 @@ MAX_SHOWN = 200  # characters of a path in an error message
 
 
 def _checked(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns `schema`. Raises ValueError, with the path, for a type that JSON Schema doesn't have,
-    and for keywords such as `properties` whose value isn't an object.
+    """Returns `schema`. Raises ValueError, with the path, for a type that JSON Schema doesn't
+    define, and for keywords such as `properties` whose value isn't an object.
     """
     schemas: list[tuple[str, dict[str, Any]]] = [("", schema)]
     while schemas:

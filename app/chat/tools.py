@@ -54,7 +54,7 @@ class Tool(Object):
     function: Function = Field(description="The function.")
 
     def template_form(self) -> dict[str, Any]:
-        """The tool in the form that Hugging Face's chat templates use."""
+        """The tool in the format that Hugging Face's chat templates use."""
         return {
             "type": "function",
             "function": {
@@ -111,7 +111,7 @@ class Offer:
 
     @property
     def names(self) -> dict[str, str]:
-        """The client's names of the tools, keyed by the names that the model sees."""
+        """The client's names for the tools, keyed by the names that the model sees."""
         names = (tool.function.name for tool in self.tools)
         return {shown_name(name): name for name in names}
 

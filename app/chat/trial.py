@@ -12,7 +12,9 @@ READERS = (f"{__name__}:read",)
 
 
 def open_tried(config: engine.ModelConfig) -> engine.Engine:
-    """Like engine.open_engine. Raises engine.ModelError."""
+    """Like engine.open_engine, but tries the directory in another process first. Raises
+    engine.ModelError.
+    """
     return engine.open_engine(config, READERS)
 
 

@@ -63,7 +63,7 @@ def event_position() -> tuple[str, int] | None:
         return None
     identifier, _, number = event_id.rpartition(":")
     if not (identifier and number.isascii() and number.isdigit() and len(number) < 10):
-        raise BadRequest("Last-Event-ID: must be the id of an event of a stream", "Last-Event-ID")
+        raise BadRequest("Last-Event-ID: must be the id of an event in a stream", "Last-Event-ID")
     return identifier, int(number)
 
 
@@ -112,8 +112,8 @@ class Answers:
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
             raise werkzeug.exceptions.NotFound(
-                f"this server keeps no stream {identifier[:100]!r} of this client; it keeps streams"
-                f" for {self._settings.resume_timeout:g} seconds after their client has left"
+                f"this server has no stream {identifier[:100]!r} for this client; it keeps a stream"
+                f" for {self._settings.resume_timeout:g} seconds after its client has left"
             )
         output = self._output(transcript, position)
         if position > transcript.num_frames:
@@ -127,8 +127,8 @@ class Answers:
     def resume_or_answer(self, view: Callable[[], flask.Response]) -> flask.Response:
         """The response to the current request.
 
-        With Last-Event-ID, this is the rest of that stream; with an Idempotency-Key, the answer to
-        the first request with the key; otherwise, what `view` returns.
+        With Last-Event-ID, this is the rest of that stream; with an Idempotency-Key, the response
+        to the first request with the key; otherwise, what `view` returns.
         """
         if (event := event_position()) is not None:
             self._read_body()
@@ -189,14 +189,14 @@ class Answers:
     def _answer_once(self, key: str, view: Callable[[], flask.Response]) -> flask.Response:
         if not self._settings.idempotency_timeout:
             raise BadRequest(
-                "Idempotency-Key: this server keeps no answers, because its idempotency_timeout"
+                "Idempotency-Key: this server keeps no responses, because its idempotency_timeout"
                 " is 0",
                 "Idempotency-Key",
                 "unsupported_parameter",
             )
         if not 0 < len(key) <= MAX_KEY:
             raise BadRequest(
-                f"Idempotency-Key: must have from 1 to {MAX_KEY} characters", "Idempotency-Key"
+                f"Idempotency-Key: must have 1 to {MAX_KEY} characters", "Idempotency-Key"
             )
         request = flask.request
         fingerprint = hashlib.sha256(

@@ -27,7 +27,7 @@ class Framing:
     mimetype: str = EVENTS
     opening: bytes = b""  # bytes before the first frame
     end: bytes = b""
-    # Keeps the connection open, and has no meaning. If empty, only the head of the response is
+    # Keeps the connection open, and has no meaning. If empty, only the response's headers are
     # sent.
     heartbeat: bytes = b": heartbeat\n\n"
 
@@ -139,7 +139,7 @@ class StreamWriter:
         return self._number([failed, self._framing.end])
 
     def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        """The frames of the texts if each text has a mould; otherwise nothing."""
+        """The frames of the texts if there is a mould for each text; otherwise nothing."""
         frames = []
         for event in events:
             if event.identifier != self._job:
@@ -150,7 +150,7 @@ class StreamWriter:
         return frames
 
     def _learn(self, event: engine.JobEvent) -> None:
-        """Makes a mould for the job of this text as soon as the job's render allows one."""
+        """Makes a mould for this text's job as soon as the render allows one."""
         identifier = event.identifier
         if isinstance(event, engine.Chunk) and identifier not in self._moulds:
             body = self._render.text_body(identifier)

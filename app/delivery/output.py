@@ -33,8 +33,8 @@ class Output:
     def __init__(
         self, transcript: Transcript, client: WatchedClient, heartbeat: float, position: int = 0
     ) -> None:
-        """`client` has joined the transcript's readers. It gets the frames starting with number
-        `position`. `heartbeat`: seconds.
+        """`client` has joined the transcript's readers. The client gets the frames starting with
+        number `position`. `heartbeat`: seconds.
         """
         self.client = client
         self._transcript = transcript
@@ -105,7 +105,7 @@ class Output:
     def take(self, now: float) -> bytes | None:
         """The next piece to write: all frames so far, a comment, or a heartbeat.
 
-        Returns empty bytes if only the head of the response is to be sent, and None if nothing is
+        Returns empty bytes if only the response's headers are to be sent, and None if nothing is
         due or the stream has ended.
         """
         frames, self._frames = self._frames, ()

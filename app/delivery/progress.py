@@ -14,7 +14,7 @@ from switchyard.app.delivery.render import Body, Render, Wrapped
 
 
 class PromptProgress(TypedDict):
-    """Progress under llama.cpp's names, and the `place` in the queue."""
+    """Progress under llama.cpp's names, and the job's `place` in the queue."""
 
     total: int
     cache: int
@@ -34,7 +34,7 @@ def tell(event: engine.JobEvent) -> str | None:
 
 
 class WithProgress(Wrapped):
-    """Adds bodies with the progress of prompts to a stream."""
+    """Adds bodies with the progress of prompt processing to a stream."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class Render(Protocol):
     """
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]:
-        """The bodies of some events of a stream. Without events, bodies that show a waiting client
+        """The bodies for some events in a stream. Without events, bodies that show a waiting client
         that it is being served.
         """
 
@@ -37,7 +37,7 @@ class Render(Protocol):
         """The last bodies of a stream that fails after it has begun."""
 
     def add(self, events: Sequence[engine.JobEvent]) -> None:
-        """Takes events of an answer that isn't streamed."""
+        """Takes the next events of an answer that isn't streamed."""
 
     def whole(self) -> Whole:
         """The body of the whole answer, once all jobs have finished."""

@@ -51,7 +51,7 @@ class Feed(Protocol):
         """Waits for something new, at most `patience` seconds. Raises ClientGone."""
 
     def take(self, now: float) -> bytes | None:
-        """The next piece. Returns empty bytes if only the head of the response is to be sent, and
+        """The next piece. Returns empty bytes if only the response's headers are to be sent, and
         None if nothing is due.
         """
 
@@ -146,7 +146,7 @@ class Outlet:
     def _look(self, now: float) -> None:
         """Checks the client. Resets the connection if the client has acknowledged nothing for
         `send_timeout`. The socket's buffer holds megabytes, so free room in it doesn't show that
-        the client reads.
+        the client is reading.
         """
         self._next_look = now + LOOK
         self._client.check()
@@ -283,7 +283,7 @@ class Streamed(flask.Response):
                 piece = output.take(time.monotonic())
                 if piece is not None:
                     num_bytes += len(piece)
-                    yield piece  # even an empty first piece makes the server write the head
+                    yield piece  # even an empty first piece makes the server write the headers
                 if output.is_finished:
                     return
                 if self._server is not None and output.has_begun:

@@ -39,7 +39,7 @@ NEWS = 5  # number of queries for a job's place in the queue per heartbeat inter
 class Named(Protocol):
     @property
     def names(self) -> dict[str, str]:
-        """The request's names of parameters, keyed by the engine's names, where the two differ."""
+        """The request's names for parameters, keyed by the engine's names, where the two differ."""
 
 
 def receive(
@@ -95,7 +95,9 @@ def enter(gate: Gate, size: int, settings: Settings) -> None:
 
 
 def patience(settings: Settings) -> Callable[[], None]:
-    """A check for long waits, which raises ClientGone or TimedOut for the current request."""
+    """Returns a check to call during long waits. The check raises ClientGone or TimedOut for the
+    current request.
+    """
     client = WatchedClient(environ(), serves_half_closed=False)
     ahead = deadlines(settings.queue_timeout, settings.first_token_timeout, settings.total_timeout)
 
@@ -107,7 +109,7 @@ def patience(settings: Settings) -> Callable[[], None]:
 
 
 def leave() -> Place | None:
-    """Leaves the gate, if the current request is inside. Returns its place."""
+    """Leaves the gate, if the current request is inside. Returns the request's former place."""
     place: Place | None = flask.g.pop(PLACE, None)
     if place is not None:
         place.leave()
@@ -116,7 +118,7 @@ def leave() -> Place | None:
 
 @contextlib.contextmanager
 def names_of(request: Named) -> Iterator[None]:
-    """Within this context, errors use the client's name of a parameter."""
+    """Within this context, errors use the client's name for a parameter."""
     try:
         yield
     except engine.Rejected as error:
@@ -205,7 +207,7 @@ def max_new_tokens(
     """The limit on new tokens for a prompt of `prompt_tokens` tokens.
 
     This is the request's own limit if it sets one, otherwise the default. If `clamp_max_tokens` is
-    on, a limit beyond the context is reduced, and the answer names the parameter. `most`: the API
+    on, a limit beyond the context is reduced, and the response names the parameter. `most`: the API
     key's limit. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
@@ -227,8 +229,7 @@ def max_new_tokens(
         return min(wanted, room)
     if wanted > room:
         raise engine.PromptTooLong(
-            f"{prompt_tokens} prompt tokens and {wanted} new tokens are more than the {limit}"
-            f" of {name}",
+            f"{prompt_tokens} prompt tokens and {wanted} new tokens exceed the limit of {limit}",
             name,
             prompt_tokens,
             wanted,
@@ -238,8 +239,8 @@ def max_new_tokens(
 
 
 def _cut(request: Generation, most: int, settings: Settings) -> int:
-    """`most`, for a request above its API key's limit. Raises BadRequest unless `clamp_max_tokens`
-    is on.
+    """The limit `most`, for a request that exceeds its API key's limit. Raises BadRequest unless
+    `clamp_max_tokens` is on.
     """
     name = request.names["max_new_tokens"]
     if not (settings.clamp_max_tokens and neutral.is_telling()):
@@ -279,9 +280,10 @@ def _jobs(
 
 
 def _whose(has_keys: bool) -> tuple[str, str]:
-    """The client and the owner of jobs.
+    """The client and the owner of the current request's jobs.
 
-    For jobs of the host application itself: HOST if the server has keys, else "local".
+    For the host application's own jobs, both are HOST if the server has keys, and otherwise
+    "local".
     """
     if not flask.has_request_context():
         return (HOST, HOST) if has_keys else ("local", "local")

@@ -1,3 +1,3 @@
-"""The wire formats. Each has a folder with the request bodies, answer bodies and routes of one
+"""The wire formats. Each has a folder with the request bodies, response bodies and routes of one
 API.
 """

@@ -1,4 +1,4 @@
-"""The served models in Codex's form, with the members of Codex's `ModelInfo` that have no default
+"""The served models in Codex's format, with the members of Codex's `ModelInfo` that have no default
 (codex-rs/protocol/src/openai_models.rs, since 0.169). Pure.
 """
 
@@ -56,8 +56,8 @@ class CodexModel(TypedDict):
 
 
 def describe(model: engine.Engine, place: int, has_effort: bool) -> dict[str, Any]:
-    """Describes one model. `place`: its index. `has_effort`: whether the model's template uses
-    `reasoning_effort`.
+    """Describes one model. `place`: the model's position in the list. `has_effort`: whether the
+    model's template uses `reasoning_effort`.
     """
     name, context = model.config.name, model.context
     levels = ("low", "medium", "high") if has_effort else ()

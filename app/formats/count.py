@@ -1,4 +1,4 @@
-"""Counts the tokens of a conversation's prompt, in the form of OpenAI's API."""
+"""Counts the tokens of a conversation's prompt, in the format of OpenAI's API."""
 
 from typing import Literal
 

@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The form of a format's errors, and of its list of models at the path that formats share.
-    Clients of formats without their own forms get OpenAI's forms.
+    """How a format writes errors, and the list of models at the path that formats share. Clients of
+    formats without `Words` get OpenAI's format.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client uses the format
@@ -54,7 +54,7 @@ def spoken(formats: Iterable[Format]) -> Words | None:
 
 
 def describe(formats: Iterable[Format], error: Exception) -> errors.Described:
-    """The error in the form that the current request's client expects."""
+    """The error in the format that the current request's client expects."""
     words = spoken(formats)
     return errors.describe(error) if words is None else words.describe(error)
 

@@ -1,4 +1,4 @@
-"""Logprobs of tokens, in the two forms of OpenAI's API. Pure."""
+"""Logprobs of tokens, in the two formats of OpenAI's API. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -76,7 +76,7 @@ class CompletionLogprobs:
 
     def _top(self, logprob: engine.TokenLogprob) -> dict[str, float]:
         """The most probable tokens, and the token itself. If several tokens have the same text,
-        only the most probable of them.
+        only the most probable one is kept.
         """
         top: dict[str, float] = {}
         for token_id, value in (*logprob.top, (logprob.token_id, logprob.logprob)):
@@ -92,14 +92,14 @@ def _empty() -> dict[str, list[Any]]:
 
 
 def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    """The logprobs of some tokens of a chat completion."""
+    """The logprobs of some tokens in a chat completion."""
     return {"content": token_logprobs(logprobs, names), "refusal": None}
 
 
 def token_logprobs(
     logprobs: Iterable[engine.TokenLogprob], names: TokenNames
 ) -> list[dict[str, Any]]:
-    """Each token with its name, logprob and bytes, and the most probable tokens at its place."""
+    """Each token with its name, logprob and bytes, and the most probable tokens at its position."""
     return [
         {
             **_chat_token(logprob.token_id, logprob.logprob, names),
@@ -112,8 +112,8 @@ def token_logprobs(
 def prompt_logprobs(
     logprobs: Iterable[engine.TokenLogprob | None], num_top: int, names: TokenNames
 ) -> list[dict[str, Any] | None]:
-    """For each token of a prompt, that token and the `num_top` most probable tokens at its place,
-    keyed by id.
+    """For each token in a prompt, that token and the `num_top` most probable tokens at its
+    position, keyed by id.
     """
     return [None if one is None else _ranked(one, num_top, names) for one in logprobs]
 

@@ -70,7 +70,7 @@ class ModelList(TypedDict):
 
 
 def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
-    """The routes of models, in OpenAI's shapes and those of the given formats."""
+    """The routes that list models, in OpenAI's format and in the given formats."""
     blueprint = flask.Blueprint("switchyard_openai_models", __name__, url_prefix="/v1")
     words_of = [format.words for format in formats if format.words and format.words.models]
     error = _either(ErrorBody, *(words.error for words in words_of))
@@ -79,9 +79,9 @@ def make_blueprint(formats: Sequence[Format]) -> flask.Blueprint:
     @blueprint.get("/models", strict_slashes=False)
     @declares({200: _either(ModelList, *(words.models for words in every))}, error=error)
     def list_models() -> flask.Response:
-        """The served models, and the names of the presets. The member `models` is for Codex.
+        """The served models, and the names of the presets. The `models` member is for Codex.
 
-        Anthropic's clients, which use the same path, get Anthropic's form.
+        Anthropic's clients, which use the same path, get Anthropic's format.
         """
         words = _spoken(formats)
         models = [services().models.get(name) for name in services().models.names]

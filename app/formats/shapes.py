@@ -1,4 +1,4 @@
-"""Parts of answer bodies that wire formats share, in OpenAI's form."""
+"""Parts of response bodies that wire formats share, in OpenAI's format."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -71,9 +71,7 @@ def delta(part: Part) -> dict[str, Any]:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object. The token limit may have cut off the text of the
-    arguments.
-    """
+    """The arguments of a call as an object, even if the token limit has cut off their text."""
     try:
         value = pydantic_core.from_json(text or "{}", allow_partial="trailing-strings")
     except ValueError:  # the text isn't JSON; a stream sends it unchanged

@@ -1,5 +1,5 @@
-"""Claims of processes on models, which allow a warning if two processes of one user have loaded the
-same model.
+"""Claims of processes on models. They show whether two processes of one user have loaded the same
+model, which causes a warning.
 """
 
 import contextlib

@@ -123,7 +123,7 @@ class Local:
             self.services.models = models or self._shared.models
 
     def before_request(self) -> None:
-        """Starts the models before a request of the API, unless the request only reads state or no
+        """Starts the models before a request to the API, unless the request only reads state or no
         route accepts it.
         """
         TABLES.check_process()

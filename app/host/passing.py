@@ -62,7 +62,9 @@ def make_passing(
 
 
 class PassedBody(Iterator[bytes]):
-    """The body of an answer that is passed on. Closing it makes the server cancel the rest."""
+    """The body of a response that is passed on. Closing it makes the server cancel the rest of the
+    generation.
+    """
 
     def __init__(self, answer: Incoming) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""HTTP connections whose reader regularly calls a function while it waits, even before an answer
+"""HTTP connections whose reader regularly calls a function while it waits, even before a response
 begins. No HTTP library lets another thread interrupt that wait.
 """
 
@@ -19,8 +19,8 @@ Look = Callable[[float], None]
 
 
 class InterruptedWait(Exception):
-    """Carries an exception of `Look` through the HTTP library, so that the library doesn't treat it
-    as a network error.
+    """Carries an exception raised by `Look` through the HTTP library, so that the library doesn't
+    treat it as a network error.
     """
 
     def __init__(self, error: Exception) -> None:

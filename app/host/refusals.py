@@ -1,4 +1,4 @@
-"""Converts error answers of a Switchyard server to the exceptions that `Switchyard.generate`
+"""Converts error responses of a Switchyard server to the exceptions that `Switchyard.generate`
 raises.
 """
 
@@ -50,7 +50,7 @@ def pause_of(error: Exception) -> float | None:
 
 
 def refusal_of(answer: Incoming) -> Exception:
-    """The exception for an answer whose status isn't 200. Reads and closes the answer."""
+    """The exception for a response whose status isn't 200. Reads and closes the response."""
     try:
         body = json.loads(answer.read_all())
     except ValueError:
@@ -59,14 +59,14 @@ def refusal_of(answer: Incoming) -> Exception:
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         return error_of(body["error"], answer.status, retry_after)
     if answer.status in (502, 503, 504):  # sent by a proxy that can't reach the server
-        return engine.Dead(f"the models' server answered with status {answer.status}", retry_after)
-    message = f"the models' server is not Switchyard: it answered with status {answer.status}"
+        return engine.Dead(f"the models' server returned status {answer.status}", retry_after)
+    message = f"the models' server is not Switchyard: it returned status {answer.status}"
     return engine.Failure(message)
 
 
 def error_of(detail: dict[str, Any], status: int = 500, retry_after: float = RETRY) -> Exception:
-    """The exception for an error body. `detail`: the member `error` of the body. `status`: the
-    answer's status; 500 inside a stream.
+    """The exception for an error body. `detail`: the body's `error` member. `status`: the
+    response's status; 500 inside a stream.
     """
     code, message = str(detail.get("code")), str(detail.get("message"))
     param = detail.get("param")

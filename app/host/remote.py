@@ -27,7 +27,7 @@ MAX_COUNTED = 64 << 20  # bytes of an answer that contains the tokens of a text
 
 
 class RemoteSource:
-    """Reads the events of one streamed answer."""
+    """Reads the events of one streamed response."""
 
     def __init__(self, answer: Incoming) -> None:
         self._answer = answer
@@ -65,7 +65,7 @@ class RemoteSource:
             return self._read_body(json.loads(data))
         except (ValueError, TypeError, AttributeError) as reason:
             error = engine.Failure(
-                "the models' server is not Switchyard: its events have an unexpected form"
+                "the models' server is not Switchyard: its events have an unexpected format"
             )
             error.__cause__ = reason
             return error
@@ -82,7 +82,7 @@ class RemoteSource:
 
     def _end(self) -> Ending:
         if self._reason is None:
-            raise engine.Closed("the models' server ended its answer early")
+            raise engine.Closed("the models' server ended its response early")
         counts = self._usage
         return Ending(
             self._reason, counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
@@ -127,14 +127,14 @@ class Remote:
             return int(json.loads(answer.read_all(MAX_COUNTED))["count"])
         except (ValueError, LookupError, TypeError) as reason:
             raise engine.Failure(
-                "the models' server is not Switchyard: its token count has an unexpected form"
+                "the models' server is not Switchyard: its token count has an unexpected format"
             ) from reason
 
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
-        """An answer with status 200.
+        """A response with status 200.
 
-        If the server has no room, the request is retried as its Retry-After says, for at most the
-        request's `timeout`, or else the setting `queue_timeout`.
+        If the server has no room, the request is retried when its Retry-After says. Retries
+        continue for at most the request's `timeout`, or else the `queue_timeout` setting.
         """
         if self._is_closed:
             raise engine.Dead(
@@ -160,5 +160,5 @@ class Remote:
         try:
             data = dumps({**body, **wait.timeout})
         except ValueError as reason:
-            raise BadRequest(f"the parameters are not JSON: {reason}", None) from None
+            raise BadRequest(f"the parameters can't be sent as JSON: {reason}", None) from None
         return self.upstream.send("POST", path, headers, data, wait.look)

@@ -23,8 +23,8 @@ Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
 class HostModels(engine.Models):
-    """Models whose process continues if a model fails. A failed model is loaded again, after
-    increasingly long waits.
+    """The models of a process that continues if a model fails. A failed model is loaded again,
+    after increasingly long waits.
     """
 
     is_final = False
@@ -67,7 +67,7 @@ class Tables:
         """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
 
         `ledger`: closed after the models when the process ends. Raises RuntimeError in a forked
-        process, and engine.ModelError, including if torch is missing.
+        process, and engine.ModelError, for example if torch is missing.
         """
         with self._lock:
             self.check_process()
@@ -135,7 +135,7 @@ class Tables:
         return shared
 
     def _close_all(self) -> None:
-        """Closes all models at the process's end. Does not wait for a running load."""
+        """Closes all models when the process ends. Does not wait for a running load."""
         if self._process != os.getpid():
             return
         for shared in list(self._started):

@@ -32,7 +32,7 @@ class Source(Protocol):
     """The source of a completion's pieces."""
 
     def read(self) -> tuple[Sequence[str], Ending | Exception | None]:
-        """Waits for more pieces or for the end. The end may be an exception, even after some
+        """Waits for more pieces or for the end. The end may come as an exception, even after some
         pieces.
 
         Raises the same exceptions as `Switchyard.generate`.
@@ -84,7 +84,7 @@ class TextStream(Iterator[str]):
                 self._end(ending)
 
     def close(self) -> None:
-        """Ends the text. A thread that is waiting for a piece gets none. Idempotent."""
+        """Ends the text. A thread that is waiting for a piece receives none. Idempotent."""
         if self._finalizer.detach() is not None:
             (self._source.drop if self._is_reading else self._source.close)()
 

@@ -1,4 +1,4 @@
-"""Sends HTTP requests to a Switchyard server. A thread that waits for an answer keeps checking its
+"""Sends HTTP requests to a Switchyard server. A thread that waits for a response keeps checking its
 own client.
 """
 
@@ -59,10 +59,10 @@ class Upstream:
     def send(
         self, method: str, path: str, headers: Mapping[str, str], data: bytes, look: Look
     ) -> "Incoming":
-        """Sends a request, and waits for the head of the answer. The caller closes the answer.
+        """Sends a request, and waits for the response's headers. The caller closes the response.
 
         `look` is called during the wait; its exception ends the wait. Raises engine.Dead if the
-        server can't be reached, engine.Closed if the connection is lost.
+        server can't be reached, and engine.Closed if the connection is lost.
         """
         hint(has_models=False)
         try:
@@ -84,12 +84,12 @@ class Upstream:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a mounted adapter answers. A retry would then get the same answer."""
+        """Whether a mounted adapter replaces the server. A retry would get the same response."""
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter answer instead of the server, in this process. If `adapter` is None, the
-        server answers again. Used by tests of host applications.
+        """Lets an adapter respond instead of the server, in this process. If `adapter` is None, the
+        server responds again. Used by tests of host applications.
         """
         self.close()
         self._adapter = adapter
@@ -139,7 +139,9 @@ class Upstream:
 
 
 class Incoming:
-    """A response whose headers have arrived. Only one thread at a time may use it, except for `drop`."""
+    """A response whose headers have arrived. Only one thread at a time may use it, except that any
+    thread may call `drop`.
+    """
 
     def __init__(
         self, answer: requests.Response, url: str, connection: socket.socket | None
@@ -152,7 +154,8 @@ class Incoming:
         self._is_dropped = False
 
     def read(self) -> bytes:
-        """The next bytes of the body, undecoded; empty at its end. Waits for them.
+        """Waits for the next bytes of the body, and returns them undecoded. Returns no bytes at the
+        end of the body.
 
         Raises engine.Closed if the connection is lost, or the exception that the request's `look`
         raises.
@@ -163,13 +166,13 @@ class Incoming:
             raise reason.error from None
         except (urllib3.exceptions.HTTPError, OSError) as reason:
             if not self._is_dropped:
-                logger.warning("%s was lost during its answer: %s", self._url, reason)
+                logger.warning("%s was lost during its response: %s", self._url, reason)
             raise engine.Closed(
-                "the connection to the models' server was lost during its answer"
+                "the connection to the models' server was lost during its response"
             ) from reason
 
     def read_all(self, limit: int = 1 << 20) -> bytes:
-        """Reads at most about `limit` bytes of the body, and closes the answer."""
+        """Reads at most about `limit` bytes of the body, and closes the response."""
         parts: list[bytes] = []
         try:
             while sum(map(len, parts)) < limit and (part := self.read()):
@@ -179,7 +182,7 @@ class Incoming:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Closes the answer. If the body has not been read to its end, this also closes the
+        """Closes the response. If the body has not been read to its end, this also closes the
         connection, and the server cancels the jobs.
         """
         self._answer.close()
@@ -194,7 +197,7 @@ class Incoming:
 
 
 class _Lost(Exception):
-    """A kept connection has ended before an answer began."""
+    """A kept connection ended before a response began."""
 
 
 def _what_failed(error: requests.RequestException) -> str:

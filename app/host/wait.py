@@ -27,7 +27,7 @@ def check_silence(silent: float, settings: Settings) -> None:
 
 
 class Wait:
-    """The wait of one request, from the request's beginning."""
+    """One request's wait, measured from the beginning of the request."""
 
     def __init__(self, settings: Settings, timeout: Any) -> None:
         """`timeout`: the request's parameter, unchecked."""

@@ -10,14 +10,14 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 SYNC = (
-    "gunicorn's sync worker answers one request at a time, including health checks, and is killed"
-    " if a request takes longer than --timeout: --threads 16 selects another worker"
+    "gunicorn's sync worker handles one request at a time, including health checks, and is killed"
+    " if a request takes longer than --timeout; --threads 16 selects a threaded worker"
 )
 THREADLESS = "without --threads, uWSGI generates text only while it handles a request"
 
 
 def is_ending() -> bool:
-    """Whether gunicorn's worker accepts no more requests, and waits only for running ones.
+    """Whether gunicorn's worker accepts no more requests, and only waits for running requests.
 
     False under any other server, where SIGTERM ends the process at once.
     """

@@ -1,4 +1,4 @@
-"""The client's end of a request's connection, as far as the WSGI server shows it."""
+"""The client's end of a request's connection, as far as the WSGI server exposes it."""
 
 import contextlib
 import importlib
@@ -24,7 +24,7 @@ _END_OF_FILE = getattr(select, "POLLRDHUP", 0)  # exists only on Linux
 
 
 def is_unix(environ: Mapping[str, Any]) -> bool:
-    """Whether a request came over a Unix socket, as far as the WSGI server shows the socket."""
+    """Whether a request came over a Unix socket, as far as the WSGI server exposes the socket."""
     shown = _socket_of(environ)
     return shown is not None and shown.family == socket.AF_UNIX
 
@@ -36,7 +36,7 @@ def _socket_of(environ: Mapping[str, Any]) -> socket.socket | None:
 def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
     """The descriptor of the calling thread's request under uWSGI, otherwise None.
 
-    The module `uwsgi` exists inside uWSGI only.
+    The `uwsgi` module exists only inside uWSGI.
     """
     if "uwsgi.version" not in environ:
         return None
@@ -47,7 +47,7 @@ def _descriptor_of(environ: Mapping[str, Any]) -> int | None:
 class Client:
     """The client of one request.
 
-    gunicorn, werkzeug and uWSGI show the socket; waitress reports whether the socket has closed.
+    gunicorn, werkzeug and uWSGI expose the socket; waitress reports whether the socket has closed.
     Under any other server, a client counts as connected until a write to it fails.
     """
 

@@ -1,4 +1,4 @@
-"""The header `X-Switchyard-Ignored`: parameters of a request that had no effect.
+"""The `X-Switchyard-Ignored` header, which lists parameters of a request that had no effect.
 Request threads.
 """
 
@@ -12,9 +12,9 @@ HEADER = "X-Switchyard-Ignored"
 
 
 def register(target: flask.Flask | flask.Blueprint, takes_unknown: bool) -> None:
-    """Adds the header to all answers of an application or blueprint.
+    """Adds the header to all responses of an application or blueprint.
 
-    `takes_unknown`: unknown parameters are listed there too, instead of being refused.
+    `takes_unknown`: whether unknown parameters are listed there too, instead of being refused.
     """
     target.before_request(functools.partial(neutral.begin, takes_unknown))
     target.after_request(_say)

@@ -1,4 +1,4 @@
-"""Checks of the headers `Origin` and `Host`, and CORS headers of answers."""
+"""Checks of the `Origin` and `Host` headers, and CORS headers of responses."""
 
 import functools
 import re
@@ -29,13 +29,13 @@ EXPOSED = (
 
 
 def register(target: flask.Flask | flask.Blueprint, allowed: Collection[str]) -> None:
-    """Lets pages of the origins `allowed` read answers of an application or blueprint (CORS)."""
+    """Lets pages from `allowed` origins read responses of an application or blueprint (CORS)."""
     if allowed:
         target.after_request(functools.partial(_allow, allowed))
 
 
 def check(allowed: Collection[str]) -> None:
-    """Raises Forbidden if a page of another origin caused the current request (CSRF). Needed for
+    """Raises Forbidden if a page from another origin caused the current request (CSRF). Needed for
     routes that a browser requests without a CORS preflight.
     """
     headers = flask.request.headers
@@ -46,7 +46,7 @@ def check(allowed: Collection[str]) -> None:
     is_foreign = is_foreign or (origin is None and headers.get("Sec-Fetch-Site") == "cross-site")
     if is_foreign and not _is_one_of(origin, allowed):
         raise werkzeug.exceptions.Forbidden(
-            "pages of other origins are refused; see the setting cors_origins"
+            "pages from other origins are refused; see the cors_origins setting"
         )
 
 
@@ -64,7 +64,7 @@ def check_host(allowed: Collection[str]) -> None:
     names = allowed or (LOOPBACK if _is_loopback(environ["SERVER_NAME"]) else (ANY,))
     if ANY not in names and name not in names:
         raise werkzeug.exceptions.Forbidden(
-            f"Host: {name[:100]!r} is not in this server's setting allowed_hosts"
+            f"Host: {name[:100]!r} is not in the server's allowed_hosts setting"
         )
 
 

@@ -17,7 +17,7 @@ class Places:
             return self._taken.total()
 
     def take(self, client: str) -> str | None:
-        """Takes a place and returns None; call `give_back` later. If there is no place, returns the
+        """Takes a place and returns None; call `give_back` later. If no place is free, returns the
         reason.
         """
         with self._lock:

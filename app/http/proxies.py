@@ -12,7 +12,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Proxies:
-    """The proxies of the setting `trusted_proxies`."""
+    """The proxies in the `trusted_proxies` setting."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self._trusts_unix = UNIX in trusted
@@ -20,7 +20,7 @@ class Proxies:
 
     def client_of(self, request: flask.Request) -> str:
         """The rightmost address of `X-Forwarded-For` that is not a trusted proxy's. For a request
-        that doesn't come from a trusted proxy, its sender's address.
+        that doesn't come from a trusted proxy, the sender's address.
 
         A client can forge all addresses to the left of that one, and the whole header of a request
         that bypasses the proxies.

@@ -1,4 +1,4 @@
-"""The request id, in answers and logs. Request threads."""
+"""The request id, in responses and logs. Request threads."""
 
 import re
 import uuid
@@ -28,7 +28,7 @@ def request_id() -> str:
 
 
 def register(target: flask.Flask | flask.Blueprint) -> None:
-    """Adds the header `X-Request-Id` to all answers of an application or blueprint."""
+    """Adds the `X-Request-Id` header to all responses of an application or blueprint."""
     target.after_request(_say)
 
 

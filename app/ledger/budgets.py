@@ -156,4 +156,4 @@ def _renewal(period: BudgetPeriod | None, now: float) -> str:
         midnight = midnight.replace(day=1)
     else:
         midnight += timedelta(days=1)
-    return f"; it starts again at {midnight:%Y-%m-%dT%H:%M:%SZ}"
+    return f"; the budget starts again at {midnight:%Y-%m-%dT%H:%M:%SZ}"

@@ -58,7 +58,7 @@ def open_file(path: str) -> sqlite3.Connection:
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":  # some network file systems don't support WAL
             raise LedgerError(
-                f"ledger {path} needs a local disk: SQLite chose {mode} instead of wal"
+                f"ledger {path} must be on a local disk: SQLite chose {mode} instead of wal"
             )
         connection.execute("PRAGMA synchronous = NORMAL")
         if _version(connection) == 0:
@@ -110,7 +110,8 @@ def back_up(path: str, target: str) -> None:
 
 def forget(path: str, key: str) -> tuple[int, int]:
     """Deletes all rows of a key, even while a server writes to the file, and leaves none of their
-    bytes. Returns the numbers of deleted rows of requests and of daily sums. Raises LedgerError.
+    bytes. Returns how many rows of requests and how many daily sums were deleted. Raises
+    LedgerError.
     """
     if not os.path.isfile(path):
         raise LedgerError(f"ledger {path}: there is no such file")
@@ -183,8 +184,8 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
     version = _version(connection)
     if version > VERSION:
         raise LedgerError(
-            f"ledger {path} was written by a newer version of Switchyard ({version}, this one knows"
-            f" {VERSION}): run that version, or name another file"
+            f"ledger {path} was written by a newer version of Switchyard (format {version}; this"
+            f" version uses {VERSION}): run that version, or name another file"
         )
     found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not (found >= TABLES if version else not found):

@@ -1,4 +1,4 @@
-"""The ledger: a row of usage for each request, and sums for each day."""
+"""The ledger: a row with the usage of each request, and sums for each day."""
 
 import fcntl
 import logging
@@ -72,7 +72,7 @@ class Ledger:
                 raise LedgerError(f"ledger {self._path}: {reason}") from None
             if num_lost:
                 logger.warning(
-                    "The ledger has %d requests that were lost when a process was killed", num_lost
+                    "the ledger has %d requests that were lost when a process was killed", num_lost
                 )
             self._writer = LedgerWriter(self._path, connection, self._days, self._clock)
             self._is_over = False
@@ -134,7 +134,7 @@ class Ledger:
     # Link's thread
 
     def extend(self, key: ApiKey, wanted: int) -> int:
-        """Like `Budgets.extend`."""
+        """See `Budgets.extend`."""
         return self._budgets.extend(key, wanted)
 
     def give_back(self, key: ApiKey, tokens: int) -> None:

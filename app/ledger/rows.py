@@ -86,7 +86,7 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that was refused before it had jobs. It counts only toward its
+    """A request for a generation that was refused before it had jobs. It counts only toward the
     day's sums.
 
     `model`: empty if the request was refused before its model was known: by a limit that is checked

@@ -1,1 +1,1 @@
-"""What operators change of models while the server runs, and the events of loads."""
+"""Changes that operators make to models while the server runs, and the events of loads."""

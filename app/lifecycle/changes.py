@@ -78,7 +78,7 @@ def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
     given = request.model_dump(mode="json", exclude_unset=True)
     told = f", {json.dumps(given)}" if given else ""
     check_threads(served)
-    audit.warning("%s: load of %s%s", author_of(flask.request), name, told)
+    audit.warning("%s: load %s%s", author_of(flask.request), name, told)
     if name not in models.names:
         only = request.model_dump(include={"model"}, exclude_unset=True)
         models.add(change_of(name, ModelChange(**only)))

@@ -65,8 +65,8 @@ def begun(load: engine.Load, timeout: float = FIRST) -> None:
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Events of a load's progress. The last event says that the model is loaded, or contains the
-    error.
+    """Events that report a load's progress. The last event says that the model is loaded, or
+    contains the error.
     """
     try:
         while (progress := load.wait(LOOK)) is not None:

@@ -1,4 +1,4 @@
-"""Metrics of engines: counts of the engine threads, read at each scrape."""
+"""Metrics of engines: counts from the engine threads, read at each scrape."""
 
 import functools
 import time
@@ -158,7 +158,7 @@ def _of_memory(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     )
     cache = GaugeMetricFamily(
         "vllm:cache_config_info",
-        "1; the labels describe the cache.",
+        "Always 1; the labels describe the cache.",
         labels=[*LABELS, "block_size", "num_gpu_blocks", "cache_dtype"],
     )
     pages = GaugeMetricFamily(
@@ -166,7 +166,7 @@ def _of_memory(models: Sequence[engine.Engine]) -> Iterator[Metric]:
     )
     memory = GaugeMetricFamily(
         "switchyard_gpu_memory_bytes",
-        "allocated, reserved: by the engine's process; free, total: of the device.",
+        "GPU memory: allocated and reserved by the engine's process, free and total on the device.",
         labels=["model_name", "device", "kind"],
     )
     for model in models:
@@ -194,12 +194,13 @@ def _counters(models: Sequence[engine.Engine]) -> Iterator[Metric]:
         yield counter
     ends = CounterMetricFamily(
         "vllm:request_success",
-        "Jobs that have finished; abort: cancelled.",
+        "Jobs that have finished, by reason; abort means cancelled.",
         labels=[*LABELS, "finished_reason"],
     )
     rows = CounterMetricFamily(
         "switchyard_batch_rows",
-        "Rows of passes with one token each: used by jobs; computed, including padding.",
+        "Rows in passes with one token per row: those that jobs used, and all that were computed,"
+        " including padding.",
         labels=["model_name", "kind"],
     )
     failed = CounterMetricFamily(
@@ -223,7 +224,7 @@ def _recoveries(models: Sequence[engine.Engine]) -> Iterator[Metric]:
         labels=["model_name", "kind"],
     )
     hangs = counter("switchyard_hangs", "Steps of the generator that did not return in time.")
-    zombies = counter("switchyard_zombies", "Jobs that were found only in the generator.")
+    zombies = counter("switchyard_zombies", "Jobs that only the generator still had.")
     for model in models:
         name, standing, stats = model.config.name, model.standing, _stats(model)
         for kind, path in RECOVERIES.items():

@@ -76,7 +76,7 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(
-            "switchyard_build_info", "1; the labels are versions.", labels=list(self._build)
+            "switchyard_build_info", "Always 1; the labels are versions.", labels=list(self._build)
         )
         build.add_metric(list(self._build.values()), 1)
         yield build

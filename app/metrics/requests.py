@@ -21,7 +21,7 @@ class _Tokens(NamedTuple):
 
 
 class RequestMetrics:
-    """A recorder that counts. Labels come only from this server's routes, models and keys."""
+    """Counts requests. Labels come only from this server's routes, models and keys."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -34,7 +34,7 @@ class RequestMetrics:
 
         name = "switchyard_http_requests"
         self._answers = counter(name, "Requests that have ended.", "route", "method", "status")
-        meaning = "Time from the head of a request to the end of its answer."
+        meaning = "Time from a request's headers to the end of its response."
         self._seconds = histogram("switchyard_http_request_seconds", meaning, ["route"], SECONDS)
         meaning = "Requests answered with an error, by the code in its body."
         self._rejections = counter("switchyard_rejections", meaning, "code")
@@ -44,11 +44,11 @@ class RequestMetrics:
             "Tokens of requests that have ended, by API key. Prompt tokens include cached ones."
         )
         self._tokens = counter("switchyard_tokens", meaning, "key", "kind")
-        meaning = "Requests with jobs that have ended."
+        meaning = "Requests that submitted jobs and have ended."
         self._requests = counter("switchyard_requests", meaning, "key", "model_name")
-        name, meaning = "vllm:request_params_n", "Choices of a prompt."
+        name, meaning = "vllm:request_params_n", "Choices per prompt."
         self._num_choices = histogram(name, meaning, LABELS, (1, 2, 5, 10, 20))
-        name, meaning = "vllm:request_max_num_generation_tokens", "Tokens of the longest choice."
+        name, meaning = "vllm:request_max_num_generation_tokens", "Tokens in the longest choice."
         bounds = engine.BOUNDS["request_generation_tokens"]
         self._longest = histogram(name, meaning, LABELS, bounds)
         for phase in get_args(Phase):  # so that every label exists with 0 from the start

@@ -51,7 +51,7 @@ class Contract:
 
     @property
     def statuses(self) -> list[int]:
-        """The statuses of all errors."""
+        """The statuses of all errors that the route may return."""
         body = BODY if self.body is not None else ()
         query = QUERY if self.query is not None else ()
         keys = () if self.who == "public" else KEYS
@@ -261,7 +261,7 @@ def _responses(contract: Contract, schemas: Schemas) -> Iterator[tuple[str, dict
             error = schemas[contract.error, "serialization"]
             for name, item in contract.streams.items():
                 content[name] = _stream(name, schemas[item, "serialization"], error)
-        response: dict[str, Any] = {"description": MEANINGS.get(status, "As asked.")}
+        response: dict[str, Any] = {"description": MEANINGS.get(status, "Success.")}
         if content:
             response["content"] = content
         yield str(status), {**response, **_headers(status)}

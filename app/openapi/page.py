@@ -66,4 +66,4 @@ def asset(name: str) -> flask.Response:
 
 def _check_assets() -> None:
     if not ASSETS:
-        raise werkzeug.exceptions.NotFound("this page needs switchyard's extra `docs`")
+        raise werkzeug.exceptions.NotFound("this page needs switchyard's `docs` extra")

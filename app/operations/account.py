@@ -26,7 +26,7 @@ def account_of(environ: Mapping[str, Any]) -> "Account | None":
 
 
 class Recorder(Protocol):
-    """Records accounts: the access log, metrics, the ledger."""
+    """A recorder of accounts, such as the access log, the metrics or the ledger."""
 
     def begin(self, account: "Account") -> None:
         """Called when the account's jobs have been submitted. Request thread."""
@@ -133,7 +133,7 @@ class Account:
 
     def enter(self) -> None:
         """Counts the request toward its key's quota, and takes one of the key's places for
-        concurrent requests, which the account gives back when it closes. Raises LimitReached.
+        concurrent requests. The account gives the place back when it closes. Raises LimitReached.
         """
         assert self.quota is not None
         self.quota.enter()
@@ -144,7 +144,7 @@ class Account:
         """Reserves tokens for the jobs, which are in the same order as for `expect`. Raises
         LimitReached, BudgetSpent.
 
-        `kind`: the kind of the request. Each kind has its own usual length of answers.
+        `kind`: the kind of the request. Each kind has its own typical answer length.
         """
         quota = self.quota
         if not self._is_inside or quota is None:
@@ -233,8 +233,8 @@ class Account:
             self.quota.usual.note(self.quota.key.name, self._kind, num)
 
     def _paid_prompt(self, used: engine.Used) -> int:
-        """A prompt is paid for once in full. Further choices pay for the part of the prompt that
-        they compute again.
+        """The prompt tokens that a job pays for. The first choice of a prompt pays for all of them;
+        further choices pay only for those that they compute again.
         """
         return used.prompt_tokens if used.identifier in self._firsts else used.computed_tokens
 

@@ -1,4 +1,4 @@
-"""Reads the API key of a request from the headers of the APIs that clients speak."""
+"""Reads the API key of a request from the headers that the clients of different APIs use."""
 
 import base64
 import binascii
@@ -22,7 +22,7 @@ SUBPROTOCOL = "openai-insecure-api-key."  # for browsers, which can't set the he
 def given_key(request: flask.Request) -> bytes | None:
     """The API key of a request, or None. Raises BadRequest for two different keys.
 
-    A key in the query string doesn't count, because logs of proxies would keep it.
+    A key in the query string doesn't count, because proxies would log it.
     """
     found = list(_keys(request))
     if any(key != found[0] for key in found):

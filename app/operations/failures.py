@@ -1,4 +1,4 @@
-"""Limits wrong API keys for each IPv4 address and each IPv6 /64. Any thread."""
+"""Limits how many wrong API keys each IPv4 address and each IPv6 /64 may send. Any thread."""
 
 import logging
 import math

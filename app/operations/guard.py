@@ -250,7 +250,7 @@ def _status(request: flask.Request, response: flask.Response) -> int:
 
 
 def _length(request: flask.Request, response: flask.Response) -> int:
-    """The bytes of a body that isn't streamed."""
+    """The number of bytes in a body that isn't streamed."""
     if request.method == "HEAD":
         return 0
     if response.is_sequence:
@@ -259,7 +259,7 @@ def _length(request: flask.Request, response: flask.Response) -> int:
 
 
 def _told(quota: Quota, request: flask.Request) -> Iterator[tuple[str, str]]:
-    """Rate-limit headers of a key, under OpenAI's names, and for Anthropic's clients also under
+    """Rate-limit headers for a key, under OpenAI's names, and for Anthropic's clients also under
     Anthropic's names.
     """
     is_anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path

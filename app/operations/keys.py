@@ -98,7 +98,7 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of a file at the time of one read."""
+    """The entries of a file, as read at one time."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]
@@ -165,17 +165,18 @@ def parse_keys(
             raise KeysError(f"{key.name} and {by_digest[key.digest].name} have the same hash")
         if max(key.priority, key.max_priority or 0) > max_priority:
             raise KeysError(
-                f"{key.name}: its priority, or max_priority, is above the server's setting"
-                f" max_priority, {max_priority}"
+                f"{key.name}: its priority, or max_priority, is above the server's max_priority"
+                f" setting, {max_priority}"
             )
         if key.budget_tokens is not None and not has_ledger:
-            raise KeysError(f"{key.name}: budget_tokens needs the server's setting ledger")
+            raise KeysError(f"{key.name}: budget_tokens needs the server's ledger setting")
         by_name[key.name] = by_digest[key.digest] = key
     return KeyTable(signature, by_digest, by_name, dict(entries))
 
 
 def blocks(text: str) -> list[str]:
-    """The text of a file in blocks: the head, then each entry from its `[[keys]]` to the next.
+    """The text of a file in blocks: first what precedes the entries, then each entry from its
+    `[[keys]]` to the next.
 
     Joining the blocks gives the text. A file with multi-line strings is a single block.
     """

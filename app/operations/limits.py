@@ -23,7 +23,9 @@ class Level(NamedTuple):
 
 
 class BudgetKeeper(Protocol):
-    """The budgets of keys that have one. Any thread may use it; a call briefly holds a lock."""
+    """Keeps the budgets of the keys that have one. Any thread may use it; a call briefly holds a
+    lock.
+    """
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
         """Reserves `wanted` tokens, or as many as are left, and returns their number.
@@ -55,8 +57,8 @@ class Bucket:
     # Any thread
 
     def owe(self, amount: float, given_back: float = 0) -> None:
-        """Takes an amount that has already been used, even below a level of 0, and gives back a
-        reserved amount. Never waits, because a link's thread calls it.
+        """Takes an amount that has already been used, even if the level falls below 0, and gives
+        back a reserved amount. Never waits, because a link's thread calls it.
         """
         self._debts.append((self._clock(), amount, given_back))
 
@@ -134,7 +136,7 @@ class Quota:
         clock: Clock = time.monotonic,
         budgets: BudgetKeeper | None = None,
     ) -> None:
-        """`usual`: the usual answers of all keys. `budgets`: None without a ledger."""
+        """`usual`: the typical answer lengths of all keys. `budgets`: None without a ledger."""
         self.usual = usual
         self.budgets = budgets
         self._clock = clock
@@ -244,7 +246,5 @@ def priority_of(key: ApiKey, asked: int | None) -> int:
     if most is None and key.priority < 0:  # a key with a negative priority may not raise it
         most = key.priority
     if most is not None and asked > most:
-        raise BadRequest(
-            f"priority {asked} is above the maximum of this API key, {most}", "priority"
-        )
+        raise BadRequest(f"priority {asked} is above this API key's maximum, {most}", "priority")
     return asked

@@ -135,7 +135,7 @@ def make_formatter(log_format: LogFormat) -> logging.Formatter:
 
 
 def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
-    """Writes a line of the server itself at once, bypassing the listener, because it may be the
+    """Writes one of the server's own lines at once, bypassing the listener, because it may be the
     last line.
     """
     if log_format == "json":
@@ -159,13 +159,13 @@ def _file(path: str) -> logging.Handler:
 
 
 def _catch_others(handler: logging.Handler) -> None:
-    """Also takes log records and warnings of libraries, and uncaught exceptions."""
+    """Also handles log records and warnings from libraries, and uncaught exceptions."""
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(True)
     logger = logging.getLogger("switchyard.uncaught")
 
     def tell(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-        logger.critical("uncaught: %s", error, exc_info=(kind, error, traceback))
+        logger.critical("uncaught exception: %s", error, exc_info=(kind, error, traceback))
 
     def tell_of_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit and args.exc_value is not None:

@@ -1,4 +1,4 @@
-"""The trace of a request, from W3C's header `traceparent`. Pure."""
+"""The trace of a request, from W3C's `traceparent` header. Pure."""
 
 import re
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Finds the arguments of a tool call in a text, and their end. Pure."""
+"""Finds the arguments of a tool call in a text, and where they end. Pure."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 """The syntax of tool calls in models' output: named formats, and formats made from given texts.
-Patterns are for the module `regex`, whose partial matches show whether more text could complete a
+Patterns are for the `regex` module, whose partial matches show whether more text could complete a
 match. A pattern must therefore match no text that is the beginning of a longer match.
 """
 
@@ -162,7 +162,7 @@ def of_name(
 
 
 def _framed(lead: str, call: str, separator: str, opening: str, closing: str) -> CallFormat:
-    """The parts of a format that are the same for all kinds of calls."""
+    """Makes a format, with the parts that are the same for all kinds of calls."""
     begin = _after(opening) + _after(lead)
     if opening and lead:  # a model may leave out the opening
         begin = rf"(?:{_after(opening)})?+{_after(lead)}"

@@ -35,10 +35,10 @@ class PartParser:
         max_calls: int | None = None,
         calls_first: bool = False,
     ) -> None:
-        """If `format` is None, the answer has no calls. `tools`: the client's name of each tool, by
-        the model's name. If `tags` is None, the answer has no thoughts. `is_reasoning`: the prompt
-        ends with the opening tag. Text after call number `max_calls` is dropped. `calls_first`: an
-        answer that doesn't begin with a call has no calls.
+        """If `format` is None, the answer has no calls. `tools`: the client's name for each tool,
+        keyed by the model's name. If `tags` is None, the answer has no thoughts. `is_reasoning`:
+        the prompt ends with the opening tag. Text after call number `max_calls` is dropped.
+        `calls_first`: an answer that doesn't begin with a call has no calls.
         """
         self.num_calls = 0
         self._format = format
@@ -86,7 +86,7 @@ class PartParser:
         return self._state == self._arguments
 
     def push(self, text: str, num_tokens: int = 0) -> list[Part]:
-        """The parts that are complete with this piece of text. `num_tokens`: its tokens."""
+        """The parts that this piece of text completes. `num_tokens`: the number of its tokens."""
         if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:
             self._thought_tokens += num_tokens
         self._pieces.append(text)
@@ -219,7 +219,9 @@ class PartParser:
         return compiled(pattern).match(self._held)
 
     def _call_here(self, pattern: str, state: Callable[[bool], bool], is_last: bool) -> bool:
-        """A call at the beginning of the held text, or content. `state` stays until it is clear."""
+        """A call at the beginning of the held text, or content. The parser stays in `state` until
+        it is clear which.
+        """
         match = compiled(pattern).match(self._held, partial=not is_last)
         if match is None:
             self._state = self._content

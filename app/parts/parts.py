@@ -17,7 +17,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The beginning of a call of the function `name`. `index` counts calls of one choice from 0."""
+    """The beginning of a call to the function `name`. `index` counts calls of one choice from 0."""
 
     index: int
     identifier: str

@@ -84,7 +84,9 @@ def _made(
 
 
 def _known(format: CallFormat | None) -> CallFormat | None:
-    """The named format with the same texts, whose patterns cover more of its models' habits."""
+    """The named format with the same texts, if there is one, because its patterns cover more
+    variants.
+    """
     same = [f for f in FORMATS.values() if format is not None and f.texts == format.texts]
     return same[0] if same else format
 
@@ -133,7 +135,7 @@ def _is_call(value: Any, call: KnownCall) -> bool:
 
 
 def _value(text: str, start: int, is_wanted: Any) -> tuple[int, int] | None:
-    """The position of the first JSON object in `text` that is wanted."""
+    """The position of the first JSON object in `text` that `is_wanted` accepts."""
     for match in re.compile(r"\{").finditer(text, start):
         try:
             value, end = _DECODER.raw_decode(text, match.start())

@@ -1,1 +1,1 @@
-"""The parameters of requests, common to all wire formats: names, validation, jobs."""
+"""Request parameters that all wire formats share: names, validation, jobs."""

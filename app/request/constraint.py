@@ -34,7 +34,7 @@ FORMS = get_args(Form)
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's `response_format`; the member `schema` is llama.cpp's."""
+    """OpenAI's `response_format`; the `schema` member is llama.cpp's."""
 
     model_config = Finite
 

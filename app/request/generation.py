@@ -192,7 +192,7 @@ class Generation(Constrained, Sampled):
         """The request with the parameters of its preset. The request's own parameters take
         precedence.
 
-        Raises BadRequest if there is no such preset, or its parameters don't fit the others.
+        Raises BadRequest if there is no such preset, or its parameters conflict with the others.
         """
         if self.preset is None:
             return self
@@ -226,7 +226,7 @@ class Generation(Constrained, Sampled):
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The number of alternatives for each token of the prompt; None: no logprobs of the
+        """The number of alternatives for each token in the prompt; None: no logprobs for the
         prompt.
         """
         return None

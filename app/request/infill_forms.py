@@ -1,4 +1,4 @@
-"""Gaps, and the tokens with which each family of models was trained to fill them. Pure.
+"""Gaps, and the tokens with which each model family was trained to fill them. Pure.
 
 Tokens and their order come from the models' own papers, tokenizers and examples: StarCoder
 (arXiv:2305.06161), StarCoder2 (arXiv:2402.19173), CodeLlama (arXiv:2308.12950), DeepSeek-Coder

@@ -189,5 +189,7 @@ def told() -> str:
 
 
 def asks_for_nothing(value: Any, values: Values) -> bool:
-    """Whether `value` is one of `values`, with the same type, because in Python 0 equals False."""
+    """Whether `value` is one of `values` and has the same type. The type matters because in Python
+    0 equals False.
+    """
     return values is ANY or any(type(value) is type(other) and value == other for other in values)

@@ -1,4 +1,4 @@
-"""The parameter `stream_options`. Pure."""
+"""The `stream_options` parameter. Pure."""
 
 from pydantic import BaseModel, Field
 

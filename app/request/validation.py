@@ -131,12 +131,12 @@ class Parameters(BaseModel):
 
     @classmethod
     def names_of_fields(cls) -> Mapping[str, str]:
-        """The API's names of the fields that a client may set, keyed by field."""
+        """The API's names for the fields that a client may set, keyed by field."""
         return _names_of_fields(cls)
 
     @classmethod
     def lacking(cls) -> Table:
-        """`neutral`, without the parameters that the body has."""
+        """The `neutral` table, without the parameters that the body has."""
         return _lacking(cls)
 
     @classmethod
@@ -161,7 +161,7 @@ class Parameters(BaseModel):
 
     @contextlib.contextmanager
     def as_said(self) -> Iterator[None]:
-        """Within this context, errors about fields use the client's own names of parameters."""
+        """Within this context, errors about fields use the client's own names for parameters."""
         with renaming(self._said), renaming(self.names_of_fields()):
             yield
 
@@ -231,7 +231,9 @@ def _known(kind: type[Parameters], body: dict[str, Any]) -> tuple[dict[str, Any]
             given[known] = value
             said[known] = name
         elif isinstance(value, bool) != isinstance(given[known], bool) or value != given[known]:
-            raise BadRequest(f"{name} and {said[known]} are the same parameter, but differ", name)
+            raise BadRequest(
+                f"{name} and {said[known]} are the same parameter, but their values differ", name
+            )
     return given, {known: name for known, name in said.items() if known != name}
 
 
@@ -295,7 +297,7 @@ def _unknown(name: str, known: Iterable[str]) -> BadRequest:
 
 
 def _as_called(error: BadRequest, names: Mapping[str, str]) -> BadRequest:
-    """The error with the client's name of the field."""
+    """The error, with the client's name for the field."""
     field, dot, rest = (error.param or "").partition(".")
     name = names.get(field, field)
     if name == field:

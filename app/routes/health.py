@@ -57,16 +57,14 @@ class UnavailableBody(TypedDict):
 @blueprint.get("/health/live")
 @declares({200: Live}, who="public")
 def live() -> flask.Response:
-    """200 as long as the process answers."""
+    """200 as long as the process responds."""
     return json_response({"status": "live"})
 
 
 @blueprint.get("/health/ready")
 @declares({200: Ready, 503: Unready}, who="public")
 def ready() -> flask.Response:
-    """200 once every model that is loaded at the server's start is warm, otherwise 503 with the
-    reasons.
-    """
+    """200 once every model that is loaded at startup is warm, otherwise 503 with the reasons."""
     models = services().models
     found = [models.status(name) for name in models.names]
     states = {model.name: model.state for model in found}
@@ -93,7 +91,7 @@ def why_unready() -> str | None:
 
 
 def unavailable(reason: str) -> flask.Response:
-    """A 503 in llama.cpp's form, because llama.cpp's clients look for the message while a model
+    """A 503 in llama.cpp's format, because llama.cpp's clients look for the message while a model
     loads.
     """
     message = "Loading model" if reason == REASONS["loading"] else reason

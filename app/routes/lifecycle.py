@@ -69,11 +69,11 @@ def change_model(name: str) -> flask.Response:
 def unload_named(name: str) -> flask.Response:
     """Unload a model after its last job, or after `drain` seconds.
 
-    `drain` is in the query string; by default it is the model's setting `drain`.
+    `drain` is in the query string; by default it is the model's `drain` setting.
     """
     check_operator()
     drain = _drain_of(flask.request.args)
-    audit.warning("%s: unload of %s", author_of(flask.request), name)
+    audit.warning("%s: unload %s", author_of(flask.request), name)
     services().models.unload(name, drain)
     return json_response({"model": name, "status": "draining", "progress": None}, 202)
 
@@ -110,7 +110,7 @@ def point_alias(alias: str) -> flask.Response:
         raise werkzeug.exceptions.Conflict(f"{alias[:100]!r} is a model's own name")
     before = models.point(alias, request.model)
     model = models.served(alias).config.name
-    audit.warning("%s: alias %s is %s", author_of(flask.request), alias, model)
+    audit.warning("%s: set alias %s to %s", author_of(flask.request), alias, model)
     return json_response({"alias": alias, "model": model, "before": before})
 
 

@@ -77,7 +77,7 @@ def hello() -> flask.Response:
 @blueprint.get("/v1/health/live")
 @declares({200: NimHealth}, who="public")
 def nim_live() -> flask.Response:
-    """200 as long as the process answers, as in NVIDIA's NIM."""
+    """200 as long as the process responds, as in NVIDIA's NIM."""
     return _nim("live")
 
 
@@ -92,7 +92,7 @@ def nim_ready() -> flask.Response:
 @blueprint.get("/v2/health/live")
 @declares({200: KServeLive}, who="public")
 def kserve_live() -> flask.Response:
-    """200 as long as the process answers, as in KServe's protocol."""
+    """200 as long as the process responds, as in KServe's protocol."""
     return json_response({"live": True})
 
 
@@ -108,7 +108,7 @@ def kserve_ready() -> flask.Response:
 @root.get("/")
 @declares({200: Server, 304: None}, streams={PAGE: str, TEXT: str}, who="public")
 def server() -> flask.Response:
-    """The server's name and version; a browser gets the page, unless the setting `ui` is off.
+    """The server's name and version; a browser gets the page, unless the `ui` setting is off.
 
     A client that accepts neither a page nor JSON gets a text by which Ollama's clients recognize
     the server. Some clients send `HEAD` to see whether a server answers.

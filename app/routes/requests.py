@@ -49,7 +49,7 @@ class Cancelled(TypedDict):
 @blueprint.get("/requests")
 @declares({200: RequestList})
 def list_requests() -> flask.Response:
-    """A row for each choice of each request that has not ended, grouped by model.
+    """An entry for each choice of each request that has not ended, grouped by model.
 
     With an API key, the list contains the requests of that key; with an admin's key, all requests.
     """
@@ -79,7 +79,7 @@ def cancel_request(identifier: str) -> flask.Response:
         shared = [model for model in services().models.engines if model.config.at]
         num_cancelled, others = _cancel(identifier, shared, timeout=1.0)
     for other in others:
-        audit.warning("%s: cancel of %s of %s", author_of(flask.request), identifier, other)
+        audit.warning("%s: cancel %s of %s", author_of(flask.request), identifier, other)
     if not num_cancelled:
         raise werkzeug.exceptions.NotFound(
             f"this client has no waiting or running request {identifier[:100]!r}"
@@ -125,7 +125,7 @@ def _describe(model: str, job: engine.JobState, asker: str) -> RequestRow:
 
 
 def _name_of(identifier: str) -> str:
-    """A public name of a request. The response's identifier stays private, because it gives access
+    """A public name for a request. The response's identifier stays private, because it gives access
     to the stream.
     """
     return f"request-{hashlib.sha256(identifier.encode()).hexdigest()[:16]}"

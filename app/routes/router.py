@@ -51,7 +51,7 @@ def load_model_by_router() -> flask.Response:
     check_operator()
     request = receive_change(ModelName)
     name = named(request.model)
-    audit.warning("%s: load of %s", author_of(flask.request), name)
+    audit.warning("%s: load %s", author_of(flask.request), name)
     load = services().models.load(name)
     if load is not None:
         begun(load, SOON)
@@ -71,7 +71,7 @@ def unload_model_by_router() -> flask.Response:
     """Begin to unload a model after its last job, as in llama.cpp's router."""
     check_operator()
     request = receive_change(ModelName)
-    audit.warning("%s: unload of %s", author_of(flask.request), request.model)
+    audit.warning("%s: unload %s", author_of(flask.request), request.model)
     services().models.unload(request.model)
     return json_response({"success": True})
 

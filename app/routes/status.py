@@ -83,7 +83,7 @@ def status() -> flask.Response:
     """Each model's state, queue, batch, and rates over the last ten seconds.
 
     Sizes are in bytes, and times in seconds except for `iteration_ms`. With a user's key, the
-    answer contains only states and sums.
+    response contains only states and sums.
     """
     caller = caller_of(flask.request)
     return json_response(status_of(services(), caller is None or caller.role != "user"))

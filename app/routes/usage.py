@@ -80,7 +80,7 @@ def list_usage() -> flask.Response:
     if first > last:
         raise BadRequest(f"from: {first} is after {last}, the value of to", "from")
     if last - first >= timedelta(MAX_DAYS):
-        raise BadRequest(f"from: {first} to {last} is more than {MAX_DAYS} days", "from")
+        raise BadRequest(f"from: {first} to {last} spans more than {MAX_DAYS} days", "from")
     groups = _groups(query.group_by)
     ledger = services().ledger
     if ledger is None:
@@ -131,5 +131,5 @@ def _csv(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _guarded(cell: Any) -> Any:
-    """The cell, with an apostrophe before a text that a spreadsheet would take for a formula."""
+    """The cell, with an apostrophe before a text that a spreadsheet would treat as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell

@@ -49,12 +49,12 @@ export const strings = {
   importFile: "Import",
   imported: (count, known) => {
     const added = count === 1 ? "Imported 1 conversation." : `Imported ${number(count)} conversations.`;
-    const here = known === 1 ? "1 was here already." : `${number(known)} were here already.`;
+    const here = known === 1 ? "1 was already here." : `${number(known)} were already here.`;
     return known ? `${count ? added : "Nothing new:"} ${here}` : added;
   },
   notImported: (name, why) => `Nothing was imported from ${name}: ${why}.`,
   notJson: "it is neither JSON nor Markdown that this page exported",
-  notExport: "it has no conversations of this page",
+  notExport: "it contains no conversations from this page",
   brokenExport: (place) => `conversation ${place} is damaged`,
   tooLargeFile: (most) => `it is larger than ${most} MB`,
 
@@ -64,23 +64,23 @@ export const strings = {
   storageFull: "its storage is full",
   storageMissing: "it has no storage for pages",
   keep: "Keep conversations in this browser",
-  keepHint: "Switched off, the page deletes what it has stored. Open conversations stay until the tab closes.",
+  keepHint: "When this is off, the page deletes what it has stored. Open conversations stay until the tab closes.",
   key: "API key",
-  keyHint: "Stays in this tab until it closes.",
+  keyHint: "Kept in this tab until the tab closes.",
   colours: "Colours",
   asSystem: "as the system",
   light: "light",
   dark: "dark",
 
   // Messages
-  who: { user: "You", assistant: "Model", tool: "Result of a tool", system: "System" },
+  who: { user: "You", assistant: "Model", tool: "Tool result", system: "System" },
   empty: "Ask the model something.",
   thoughts: "Thoughts",
   callsTool: "calls the tool ",
   argumentsOf: (name) => `Arguments of ${name}`,
   edit: "Edit",
   editLabel: "Text of the message",
-  editHint: "Ctrl+Enter does it, too; Escape cancels",
+  editHint: "Ctrl+Enter also does this; Escape cancels",
   askAgain: "Ask again",
   save: "Save",
   regenerate: "Regenerate",
@@ -97,19 +97,19 @@ export const strings = {
   first: (seconds) => `first after ${seconds.toFixed(2)} s`,
   prompt: (count, cached) =>
     cached ? `prompt ${number(count)}, ${number(cached)} of them cached` : `prompt ${number(count)}`,
-  cutOff: "cut off at the limit of tokens",
+  cutOff: "cut off at the token limit",
   stopped: "stopped",
   edited: "edited",
   waits: (most) =>
-    `Waits: ${most} answers are on their way, and a browser has no more connections to a server.` +
-    " This one is asked for once one of them is complete.",
+    `Waiting: ${most} answers are in progress, and the browser allows no more connections to the server.` +
+    " This answer is requested once one of them is complete.",
 
   // The message box
   message: "Message",
   messageToBoth: "Message to both",
   resultOf: (name) => `Result of the tool ${name}`,
-  sendHint: "Enter sends, Shift+Enter breaks the line",
-  sendHintTouch: "Enter breaks the line",
+  sendHint: "Enter sends; Shift+Enter starts a new line",
+  sendHintTouch: "Enter starts a new line",
   send: "Send",
   stop: "Stop",
   attach: "Attach a text file",
@@ -134,11 +134,11 @@ export const strings = {
   preset: "Preset",
   noPreset: "none",
   system: "System message",
-  maxTokens: "Most new tokens",
+  maxTokens: "Maximum new tokens",
   seed: "Seed",
-  stopStrings: "Stop strings, one a line (\\n is a line break)",
+  stopStrings: "Stop strings, one per line (\\n is a line break)",
   tools: "Tools, as a JSON list",
-  form: "Form of the output",
+  form: "Format of the output",
   forms: { "": "free", json_schema: "JSON schema", regex: "regular expression", grammar: "grammar (GBNF or Lark)" },
   formText: "Schema, expression or grammar",
   showThoughts: "Show thoughts unfolded",
@@ -159,7 +159,7 @@ export const strings = {
     guidance: "Guidance",
     length: "Length and stop",
     reasoning: "Reasoning",
-    toolUse: "Use of tools",
+    toolUse: "Tool use",
   },
   noSchema: (why) => `The server's list of samplers could not be read. ${why}`,
   mustBeJson: (why) => `This must be JSON: ${why}`,
@@ -175,11 +175,11 @@ export const strings = {
     `${states}; ${running} running, ${waiting} waiting${rate === null ? "" : `; ${rate} tokens/s`}`,
   keyNeeded: "a valid API key is needed",
   notConnected: "not connected",
-  nextLook: (said, wait) => `${said} Next look in ${wait} s.`,
-  noAnswer: "The server does not answer.",
+  nextLook: (said, wait) => `${said} Next check in ${wait} s.`,
+  noAnswer: "The server does not respond.",
   queue: "Queue",
   queued: (one, age) =>
-    `${one.model}: ${one.prompt_tokens} prompt tokens, waits ${age}` +
+    `${one.model}: ${one.prompt_tokens} prompt tokens, waiting for ${age}` +
     (one.priority ? `, priority ${one.priority}` : ""),
   rows: {
     state: "state", running: "running", waiting: "waiting", parked: "parked, without pages",
@@ -191,12 +191,12 @@ export const strings = {
   loading: "Loading",
   pages: "Cache pages in use",
   memoryOf: (name) => `Memory of ${name}`,
-  rateLine: (top) => `Tokens a second over the last minute, ${top} at most`,
+  rateLine: (top) => `Tokens per second over the last minute, at most ${top}`,
   minuteAgo: "60 s ago",
   now: "now",
 
   // Errors
-  gone: "The server does not answer. The conversation is kept: try again once it is back.",
+  gone: "The server does not respond. The conversation is kept; try again once the server is back.",
   noKey: "This server needs an API key.",
   wrongKey: "The server refuses this API key.",
   enterKey: "Enter the key",
@@ -213,8 +213,8 @@ export const strings = {
   // Help
   keysTitle: "Keyboard shortcuts",
   keys: [
-    ["Enter", "sends the message; breaks the line on a phone"],
-    ["Shift+Enter", "breaks the line"],
+    ["Enter", "sends the message; starts a new line on a phone"],
+    ["Shift+Enter", "starts a new line"],
     ["Ctrl+Enter", "sends the message, everywhere"],
     ["Escape", "stops the answer; closes a sheet or the list"],
     ["Ctrl+K", "searches the conversations"],

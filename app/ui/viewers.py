@@ -1,4 +1,4 @@
-"""Viewers of the server's state: pages that get a frame each second. Each frame is made once for
+"""Viewers of the server's state: pages that get a frame every second. Each frame is made once for
 all viewers.
 """
 
@@ -102,7 +102,7 @@ class View:
         self._second = -1
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Never wakes, because frames depend only on the time."""
+        """Does nothing, because frames depend only on the time."""
 
     def take_now(self, now: float) -> bytes:
         return b""
@@ -188,7 +188,7 @@ class Watched(Streamed):
                 frame = (AGAIN_SOON if detach is None else AGAIN_LATER) + frame
                 yield frame
                 return
-            server.force_close()  # the head says that the connection closes at the end
+            server.force_close()  # the headers say that the connection closes at the end
             yield frame
             if detach is not None and not output.is_finished:
                 server.chunked = False  # the sender writes the last chunk, not the server
@@ -231,7 +231,7 @@ class Viewing(Outlet):
 
 
 def _is_allowed(here: Services) -> Callable[[], bool]:
-    """A check for later use: whether the current request's API key is still valid."""
+    """Returns a function that checks whether the current request's API key is still valid."""
     account = account_of(flask.request.environ)
     if here.checks is None or account is None or account.key is None:
         return lambda: True

@@ -320,7 +320,7 @@ def test_without_tables_there_is_one_model():
         ([ONE], {"model": "/m/other"}, "can't be combined"),
         ([ONE], {"name": "other"}, "can't be combined"),
         ([ONE], {"default_model": "two"}, "'two' is not one of one"),
-        ([ONE, OTHER], {"max_loaded": 1}, "max_loaded: 2 models stay"),
+        ([ONE, OTHER], {"max_loaded": 1}, "max_loaded: must be at least 2"),
         ([ONE, {**OTHER, "load": "demand"}], {"max_loaded": 1}, "must be at least 2"),
         ([{"name": "x"}], {}, "models.0.model: Field required (in table 1 of [[models]])"),
         ([ONE, {**OTHER, "unload": 1}], {}, "did you mean load? (in table 2 of [[models]])"),

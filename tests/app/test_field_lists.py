@@ -164,7 +164,7 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
     for name, value, at in (("reasoning_effort", "high", "effort"), ("format", "json", "format")):
         refused = client.post(url, json={**least(url), **NESTED[url], name: value})
         assert refused.status_code == 400 and f"{name} and " in refused.text, refused.text
-        assert f".{at} are the same parameter, but differ" in refused.text
+        assert f".{at} are the same parameter, but their values differ" in refused.text
     wrong = client.post(url, json={**least(url), "reasoning_effort": "much"})
     assert wrong.status_code == 400 and "reasoning_effort: " in wrong.text
 

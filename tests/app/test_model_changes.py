@@ -115,15 +115,15 @@ def test_an_unload_takes_the_time_that_is_asked(serve, drain, status):
 @pytest.mark.parametrize(
     ("method", "path", "body", "says"),
     [
-        ("post", "/admin/models/second", {}, "load of second"),
-        ("post", "/admin/models/second", BATCH, f"load of second, {json.dumps(BATCH)}"),
-        ("post", "/admin/models/first", {}, "load of first"),
-        ("delete", "/admin/models/first", None, "unload of first"),
-        ("put", "/admin/aliases/other", {"model": "second"}, "alias other is second"),
-        ("post", "/models/load", {"model": "second"}, "load of second"),
-        ("post", "/models/unload", {"model": "first"}, "unload of first"),
-        ("post", "/v1/model/load", {"name": "second"}, "load of second"),
-        ("post", "/v1/model/unload", None, "unload of first"),
+        ("post", "/admin/models/second", {}, "load second"),
+        ("post", "/admin/models/second", BATCH, f"load second, {json.dumps(BATCH)}"),
+        ("post", "/admin/models/first", {}, "load first"),
+        ("delete", "/admin/models/first", None, "unload first"),
+        ("put", "/admin/aliases/other", {"model": "second"}, "set alias other to second"),
+        ("post", "/models/load", {"model": "second"}, "load second"),
+        ("post", "/models/unload", {"model": "first"}, "unload first"),
+        ("post", "/v1/model/load", {"name": "second"}, "load second"),
+        ("post", "/v1/model/unload", None, "unload first"),
     ],
 )
 def test_each_change_is_an_operators_and_in_the_audit(serve, caplog, method, path, body, says):

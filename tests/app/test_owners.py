@@ -80,7 +80,7 @@ def test_a_process_of_the_servers_machine_ends_any_by_either_id(client, stream, 
     identifier = name(stream(**THERE).identifier)
     with caplog.at_level(logging.WARNING, "switchyard.audit"):
         assert client.delete(f"/v1/requests/{identifier}").json["cancelled"] == 1
-    told = f"address:127.0.0.1: cancel of {identifier} of address:10.0.0.7"
+    told = f"address:127.0.0.1: cancel {identifier} of address:10.0.0.7"
     assert caplog.messages == [told]
     wait_until_empty(client)
 

@@ -90,8 +90,12 @@ def test_too_few_open_files_for_the_threads_are_told_with_the_need(configure, mo
 def test_keys_are_checked_by_settings_they_need(configure, keys, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "_exit", sys.exit)
     for fields, needed, refusal in (
-        ({"priority": 7}, {"max_priority": 7}, "setting max_priority, "),
-        (BUDGET, {"ledger": tmp_path / "usage.db"}, "budget_tokens needs the server's setting"),
+        ({"priority": 7}, {"max_priority": 7}, "max_priority setting, "),
+        (
+            BUDGET,
+            {"ledger": tmp_path / "usage.db"},
+            "budget_tokens needs the server's ledger setting",
+        ),
         ({"rmp": 5}, None, f"switchyard: keys_file {keys.path}: ann: "),
     ):
         keys.write(entry("ann", **fields))

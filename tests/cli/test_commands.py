@@ -94,7 +94,7 @@ def test_check_reads_the_keys_as_a_server_with_these_settings(switchyard, model_
     file.write_text(f"[[keys]]\n{entry}")
     file.chmod(0o600)
     arguments = ("check", model_path, "--set", f"keys_file={file}")
-    assert "budget_tokens needs the server's setting ledger" in switchyard(*arguments).output
+    assert "budget_tokens needs the server's ledger setting" in switchyard(*arguments).output
     arguments += ("--set", f"ledger={tmp_path}/usage.db")
     assert f"✓ keys: 1 in {file}" in switchyard.told(0, *arguments)
     file.chmod(0o644)

@@ -108,7 +108,7 @@ def test_the_list_shows_limits_and_no_hash(keys, path):
 
 def test_check_says_whether_a_server_could_read_it(keys, path, monkeypatch):
     keys("add", "ann", "--budget-tokens", "5", "--budget-period", "day")
-    assert "needs the server's setting ledger" in keys.told(1, "check")
+    assert "needs the server's ledger setting" in keys.told(1, "check")
     monkeypatch.setenv("SWITCHYARD_LEDGER", "usage.db")
     assert keys("check").exit_code == 0
     path.chmod(0o644)
@@ -156,7 +156,7 @@ def test_a_change_of_another_entry_is_no_safe_edit(keys, path):
         (["add", "eve", "--expires", "tomorrow"], 2, "must be a time such as 2027-01-01T00:00:00Z"),
         (["add", "eve", "--expires", "2030-01-01T00:00:00"], 2, "must be a time such as 2027"),
         (["add", "eve", "--expires", "2020-01-01T00:00:00Z"], 2, "is in the past"),
-        (["add", "eve", "--priority", "5"], 1, "above the server's setting max_priority, 0"),
+        (["add", "eve", "--priority", "5"], 1, "above the server's max_priority setting, 0"),
         (["remove", "ann"], 1, "this is the file's only key"),
         (["add", "eve", "--role", "owner"], 2, "--role"),
         (["add", "eve", "--stdin"], 2, "at least 20 printable"),

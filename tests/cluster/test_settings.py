@@ -58,7 +58,7 @@ def test_a_wrong_value_is_named(read, model, cluster, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEAD + MODEL, r'llama: at = \["cluster"\] needs a table \[cluster\]'),
+        (HEAD + MODEL, r'llama: at = \["cluster"\] needs a \[cluster\] table'),
         (HEAD + 'at = ["cluster"]\n' + CLUSTER, r"at in .*\"cluster\" needs \[\[models\]\] tables"),
         (
             HEAD + MODEL.replace('["cluster"]', '["cluster", "10.0.0.2:7000"]') + CLUSTER,

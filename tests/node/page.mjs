@@ -53,7 +53,7 @@ test("a refusal is told in words", async () => {
 });
 
 test("a server that is gone, a stop, and a key that no header can have are told apart", async () => {
-  assert.match((await asked(new TypeError("network error"))).message, /^The server does not answer/);
+  assert.match((await asked(new TypeError("network error"))).message, /^The server does not respond/);
   assert.equal((await asked(new DOMException("", "AbortError"))).name, "AbortError");
   access.key = "schlüssel→";
   assert.match((await asked(new Response("{}"))).message, /^The server refuses this API key/);
@@ -123,7 +123,7 @@ test("an answer gathers text, calls and figures, and text stands before the call
   const { first: seconds, ...figures } = message.figures;
   assert.deepEqual(figures, { tokens: 4, rate: 12.34, prompt: 9, cached: 5, isCut: true });
   assert.equal(note({ ...figures, first: 0.5 }),
-    "4 tokens; 12.3 tokens/s; first after 0.50 s; prompt 9, 5 of them cached; cut off at the limit of tokens");
+    "4 tokens; 12.3 tokens/s; first after 0.50 s; prompt 9, 5 of them cached; cut off at the token limit");
   await assert.rejects(answered({ error: { message: "no memory" } }), /The answer was cut off: no memory/);
 });
 

@@ -46,7 +46,7 @@ def test_it_is_told_in_the_words_of_each_api(make):
         *(429, "insufficient_quota", "insufficient_quota"),
     )
     assert error["message"] == (
-        "the API key ann has used 5 tokens of its budget of 5 a month; it starts again at"
+        "the API key ann has used 5 tokens of its budget of 5 a month; the budget starts again at"
         " 2026-12-01T00:00:00Z"
     )
     assert response.headers["x-should-retry"] == "false"
@@ -114,7 +114,9 @@ def test_what_still_runs_counts_after_the_end_of_another():
     budgets.add("ann", 4, 0.0)
     budgets.give_back(key, 5)
     assert budgets.extend(key, 5) == 1
-    with pytest.raises(BudgetSpent, match=r"has used 4 tokens .* have reserved 5; it starts"):
+    with pytest.raises(
+        BudgetSpent, match=r"has used 4 tokens .* have reserved 5; the budget starts"
+    ):
         budgets.reserve(key, 1, 1)
 
 
@@ -123,7 +125,7 @@ def test_what_still_runs_counts_after_the_end_of_another():
 def test_a_period_is_that_of_utc_wherever_the_server_is(make, wall, period):
     client = make(5, period)
     assert ask(client) == 200
-    says = "it starts again at 2026-12-01T00:00:00Z"
+    says = "the budget starts again at 2026-12-01T00:00:00Z"
     assert says in post(client, BODY, headers=bearer("ann")).json["error"]["message"]
     wall.now += 1
     assert ask(client) == 200
@@ -144,7 +146,7 @@ def test_another_key_of_the_same_name_has_what_is_left(make, keys_file, clock):
 
 def test_a_budget_needs_a_ledger(make_keyed, keys_file):
     keys_file.write(entry("ann", budget_tokens=5, budget_period="day"))
-    with pytest.raises(KeysError, match="ann: budget_tokens needs the server's setting ledger"):
+    with pytest.raises(KeysError, match="ann: budget_tokens needs the server's ledger setting"):
         make_keyed(ScriptedBackend())
     assert issubclass(KeysError, SettingsError)
 

@@ -70,7 +70,7 @@ def test_an_admin_ends_any_and_that_is_told(client, stream, caplog):
     with caplog.at_level(logging.WARNING, "switchyard.audit"):
         response = client.delete(f"/v1/requests/{name}", headers=bearer("root"), **THERE)
     assert response.json["cancelled"] == 1
-    assert caplog.messages == [f"key:root: cancel of {name} of key:ann"]
+    assert caplog.messages == [f"key:root: cancel {name} of key:ann"]
     wait_until_empty(client)
 
 

@@ -78,7 +78,7 @@ def test_what_is_not_given_is_no_limit():
         (entry("ann", budget_period="day"), "ann: budget_tokens and budget_period must be set"),
         (entry("ann", budget_tokens=0, budget_period="day"), "ann: budget_tokens: .*greater than"),
         (entry("ann", budget_tokens=5, budget_period="week"), "ann: budget_period: .*'total'"),
-        (entry("ann", budget_tokens=5, budget_period="day"), "ann: .* needs .* setting ledger"),
+        (entry("ann", budget_tokens=5, budget_period="day"), "ann: .* needs .* ledger setting"),
         (entry("ann", expires="2027-01-01T00:00:00"), "ann: expires: .*timezone"),
         (entry("ann", expires="2027-01-01"), "ann: expires: "),
         (entry("ann", max_priority=1), "ann: its priority, or max_priority, is above the server's"),

@@ -91,7 +91,10 @@ def anothers_of_our_version(path):
     [
         (not_a_database, "is damaged .*put a backup in its place, or move it"),
         (torn, "is damaged .*put a backup in its place, or move it"),
-        (newer, r"was written by a newer version of Switchyard \(2, this one knows 1\): run"),
+        (
+            newer,
+            r"was written by a newer version of Switchyard \(format 2; this version uses 1\): run",
+        ),
         (anothers, "is another program's database: name another file"),
         (anothers_of_our_version, "is another program's database: name another file"),
         (lambda path: path.mkdir(), "can't be written: .*directory"),

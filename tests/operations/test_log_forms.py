@@ -83,7 +83,7 @@ def test_what_nobody_catches_is_a_line_and_a_thread_that_ends_on_purpose_is_none
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["message"] for line in lines if line["level"] == "INFO"] == ["warm"]
     messages = [line["message"] for line in lines if line["level"] == "CRITICAL"]
-    assert messages == ["uncaught: division by zero", "uncaught: at last"]
+    assert messages == ["uncaught exception: division by zero", "uncaught exception: at last"]
     [told] = [line for line in lines if line["level"] == "WARNING"]
     assert told["logger"] == "py.warnings" and "UserWarning: old" in told["message"]
 

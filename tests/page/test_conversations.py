@@ -224,12 +224,12 @@ def test_an_export_comes_back(talk, page, kind):
     assert text_of(page.locator("article.user")) == "First"
     assert text_of(page.locator("article.assistant")) == "Fine."
     upload(page, name, text)
-    page.get_by_text("Nothing new: 2 were here already.").wait_for()
+    page.get_by_text("Nothing new: 2 were already here.").wait_for()
     assert sorted(titles(page)) == ["First", "Second"]
     open_list(page)
     page.get_by_role("button", name="Delete Second").click()
     upload(page, name, text)
-    page.get_by_text("Imported 1 conversation. 1 was here already.").wait_for()
+    page.get_by_text("Imported 1 conversation. 1 was already here.").wait_for()
     assert page.locator(".pane h2").text_content() == "Second"
 
 

@@ -40,7 +40,7 @@ def test_a_window_has_all_of_it_in_both_themes(visit, page, width, scheme):
     visit(ScriptedBackend(says("```\n", "x" * 200, "\n```\n", "y" * 200)))
     chat(page, "Hi!" * 100)
     page.locator("#brief").click()
-    page.get_by_role("img", name="Tokens a second").wait_for()
+    page.get_by_role("img", name="Tokens per second").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == width
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 27)"}[scheme]
@@ -71,7 +71,7 @@ def test_axe_finds_nothing(visit, page, scheme):
         found.extend((state, one["id"], one["nodes"][0]["html"][:200]) for one in violations)
 
     page.locator("#brief").click()
-    page.get_by_role("img", name="Tokens a second").wait_for()
+    page.get_by_role("img", name="Tokens per second").wait_for()
     look("answer")
     page.locator("#brief").click()
     page.get_by_role("button", name="Settings").click()
@@ -203,7 +203,7 @@ def test_files_and_preferences_go_by_keyboard(visit, page, focus, tmp_path):
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
     chooser.value.set_files(download.value.path())
-    page.get_by_text("Nothing new: 1 was here already.").wait_for()
+    page.get_by_text("Nothing new: 1 was already here.").wait_for()
     page.keyboard.press("Control+K")
     focus("#open-preferences")
     page.keyboard.press("Enter")
@@ -214,7 +214,7 @@ def test_files_and_preferences_go_by_keyboard(visit, page, focus, tmp_path):
     page.keyboard.press("Escape")
     focus("#brief", "Shift+Tab")
     page.keyboard.press("Enter")
-    page.get_by_role("img", name="Tokens a second").wait_for()
+    page.get_by_role("img", name="Tokens per second").wait_for()
 
 
 @pytest.mark.parametrize("width", SIZES)

@@ -141,7 +141,7 @@ def test_each_conversation_has_its_settings_and_sends_what_differs(numbered, pag
     sheet.get_by_label("System message").fill("Be brief.")
     sheet.get_by_label("Seed").fill("7")
     sheet.get_by_label("Stop strings").fill("END\n\\n")
-    sheet.get_by_label("Form of the output").select_option("regex")
+    sheet.get_by_label("Format of the output").select_option("regex")
     sheet.get_by_label("Schema, expression or grammar").fill("[A-Z].*")
     sheet.get_by_text("Temperature", exact=True).click()
     temperature = sheet.get_by_label("temperature", exact=True)

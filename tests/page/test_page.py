@@ -70,7 +70,7 @@ def test_eight_conversations_at_once_get_their_own_answers(visit, page):
             begin(page)
             say(page, f"Repeat the code {code}")
             if number == 5:
-                page.get_by_text("Waits: 5 answers are on their way").wait_for()
+                page.get_by_text("Waiting: 5 answers are in progress").wait_for()
                 wait_for(lambda: client.models.num_jobs == 5)
     finally:
         gate.open()
@@ -200,11 +200,11 @@ def test_a_server_that_is_gone_is_said_and_the_conversation_kept(visit, page):
     page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
     page.route("**/ui/status", lambda route: route.abort("connectionrefused"))
     say(page, "Still there?")
-    page.get_by_text("The server does not answer. The conversation is kept").first.wait_for()
+    page.get_by_text("The server does not respond. The conversation is kept").first.wait_for()
     reload(page)
     page.locator(".pane").get_by_text("Still there?").first.wait_for()
     assert text_of(complete(page)) == "Here."
-    page.locator("#trouble").get_by_text("Next look in 3 s").wait_for()
+    page.locator("#trouble").get_by_text("Next check in 3 s").wait_for()
     page.unroute("**/v1/chat/completions")
     page.unroute("**/ui/status")
     page.locator("#brief").get_by_text("ready").wait_for()

@@ -22,7 +22,7 @@ Escape = Callable[[str], str]
 
 
 class Escaped(str):
-    """A text in which the user's parts are escaped, so that any unescaped tag is a real tag."""
+    """Text in which the user's parts are escaped, so that any unescaped tag is a real tag."""
 
     __slots__ = ()
 
@@ -30,14 +30,14 @@ class Escaped(str):
 def with_calls_as_text(
     messages: Sequence[Message], format: CallFormat, escape: Escape
 ) -> list[Message]:
-    """The same conversation, with each call written into the assistant's text in the model's
+    """The same conversation, with each call written into the assistant's text in the model's call
     format.
     """
     return [_with_calls_as_text(message, format, escape) for message in messages]
 
 
 def with_results_as_text(messages: Sequence[Message], escape: Escape) -> list[Message]:
-    """The same conversation, with the results of calls written as the user's messages."""
+    """The same conversation, with the results of calls written as user messages."""
     plain: list[Message] = []
     for i, message in enumerate(messages):
         if message["role"] == "tool":

@@ -1,4 +1,4 @@
-"""Arranges the roles, calls and identifiers of a conversation in the form that a chat template
+"""Arranges the roles, calls and identifiers of a conversation in the way that a chat template
 accepts. Pure.
 """
 
@@ -9,7 +9,7 @@ from switchyard.app.chat.adapt.traits import Traits
 
 
 def arranged(messages: Sequence[Message], traits: Traits) -> list[Message]:
-    """All messages, in the order and form that the template accepts."""
+    """All messages, in an order and format that the template accepts."""
     found = list(messages)
     if not traits.takes_two_calls:
         found = list(_one_by_one(found))
@@ -46,7 +46,7 @@ def _one_by_one(messages: Sequence[Message]) -> Iterable[Message]:
 
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
-    """Puts the system's text at the beginning of the user's next message."""
+    """Moves the text of system messages to the beginning of the next user message."""
     found: list[Message] = []
     texts: list[str] = []
     for message in messages:
@@ -63,9 +63,9 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _alternating(messages: Sequence[Message]) -> list[Message]:
-    """Makes user and assistant messages alternate, beginning with the user. Messages with calls and
-    messages with results do not count. Consecutive messages with the same role are joined; if they
-    can't be joined, an empty message is inserted between them.
+    """Makes user and assistant messages alternate, beginning with the user. Messages with calls or
+    results are left as they are. Consecutive messages with the same role are joined; if they can't
+    be joined, an empty message is inserted between them.
     """
     found: list[Message] = []
     wanted = "user"

@@ -7,7 +7,7 @@ from switchyard.app.parts.parser import Tags
 
 
 def escape_once(escape: Escape) -> Escape:
-    """Like `escape`, but leaves a text that is already escaped unchanged."""
+    """Like `escape`, but leaves text that is already escaped unchanged."""
     return lambda text: text if isinstance(text, Escaped) else escape(text)
 
 

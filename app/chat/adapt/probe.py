@@ -29,8 +29,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
     """The traits of a template, and the error message if the template can't render any
     conversation.
 
-    `render` renders messages, and may raise anything. `source`: the template's text, which may show
-    the format of calls even if the template renders no calls.
+    `render` renders messages, and may raise any exception. `source`: the template's text, which may
+    show the format of calls even if the template renders no calls.
     """
     fault = _fault(render, [_USER])
     if isinstance(fault, TooMuch):  # rendering further conversations would take just as long
@@ -58,8 +58,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The traits, with a form of calls that the template renders: JSON if possible, otherwise any
-    form.
+    """The traits, with a way of passing calls that the template renders. Prefers one in which the
+    arguments are rendered as JSON.
     """
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):
@@ -84,7 +84,9 @@ def _with_calls(render: Render, traits: Traits) -> Traits:
 
 
 def _completed(render: Render, traits: Traits) -> Traits:
-    """The complete traits of a template that shows one call in the form that `traits` describes."""
+    """The complete traits of a template that renders one call if it is passed as `traits`
+    describes.
+    """
     cut_off = _turn(traits, 1)
     cut_off[0]["tool_calls"][0]["function"]["arguments"] = "in a stack"
     two = [str(arguments["needle"]) for arguments in _ARGUMENTS]
@@ -115,8 +117,8 @@ def _format(render: Render, traits: Traits) -> CallFormat | None:
 
 
 def _body(turn: str, head: str, tail: str) -> str | None:
-    """The text between the beginning and the end of the assistant's turn. None if the turn
-    differs.
+    """The text between the beginning and the end of the assistant's turn. None if the turn doesn't
+    begin with `head` and end with `tail`.
     """
     head = head.rstrip()
     if not turn.startswith(head):
@@ -150,7 +152,7 @@ def _calling(traits: Traits, num_calls: int) -> Message:
 
 
 def _turn(traits: Traits, num_calls: int) -> list[Message]:
-    """A message with calls, and the messages with their results."""
+    """A message with `num_calls` calls, and the messages with their results."""
     results = [
         {"role": "tool", "tool_call_id": _identifier(traits, i), "content": _RESULT}
         for i in range(num_calls)

@@ -24,8 +24,8 @@ class Traits:
     format: CallFormat | None = None  # the format of calls; None if it is unknown
 
     def in_form(self, message: Message) -> Message:
-        """The message, with its calls or the identifier of its call in the form that the template
-        accepts.
+        """The message in the format that the template accepts, including its calls or, for a
+        result, the identifier of its call.
         """
         if "tool_call_id" in message:
             return {**message, "tool_call_id": self._identifier(message["tool_call_id"])}

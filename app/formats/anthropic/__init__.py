@@ -1,4 +1,4 @@
-"""Anthropic's wire format: /v1/messages, and Anthropic's forms of errors and models."""
+"""Anthropic's wire format: /v1/messages, and Anthropic's formats for errors and models."""
 
 from switchyard.app.formats.anthropic.bodies import AnthropicModel, AnthropicModelList
 from switchyard.app.formats.anthropic.errors import (

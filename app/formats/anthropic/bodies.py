@@ -1,4 +1,4 @@
-"""Shapes of the answers of Anthropic's API, for its contract."""
+"""Types of the responses of Anthropic's API, for its contract."""
 
 from typing import Any, Literal
 
@@ -49,7 +49,7 @@ class MessageBody(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class MessageEvent(TypedDict):
-    """An event of a stream. Its other members depend on its type."""
+    """An event in a stream. Its other members depend on its type."""
 
     type: Literal[
         "message_start",

@@ -176,7 +176,7 @@ def clean(messages: Any) -> Any:
 
 def _clean(value: Any, name: str) -> Any:
     """The value without nulls, including those inside its list `name`. The input of a call is
-    unchanged, because null is a value there.
+    unchanged, because null is a valid value there.
     """
     if not isinstance(value, dict):
         return value
@@ -192,7 +192,7 @@ def has_calls(message: Message) -> bool:
 
 
 def referenced(messages: Sequence[Message]) -> set[str]:
-    """The names of tools to which results of calls refer."""
+    """The names of the tools that results of calls refer to."""
     results = (b.content for m in messages for b in _blocks(m) if isinstance(b, ToolResultBlock))
     blocks = (block for content in results if not isinstance(content, str) for block in content)
     return {block.tool_name for block in blocks if isinstance(block, ToolReference)}
@@ -206,7 +206,7 @@ def text_of(content: str | Sequence[TextBlock | ToolReference | ResultImage]) ->
 
 
 def to_chat(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """The conversation in the form of OpenAI's messages. Consecutive messages with the same role
+    """The conversation as messages in OpenAI's format. Consecutive messages with the same role
     become one message.
     """
     for role, turn in itertools.groupby(messages, key=lambda message: message.role):

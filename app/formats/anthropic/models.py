@@ -1,4 +1,4 @@
-"""The served models, in the form of Anthropic's API. Pure."""
+"""The served models, in the format of Anthropic's API. Pure."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's API, and their conversion to chats of OpenAI's form. Pure."""
+"""Request bodies of Anthropic's API, and their conversion to chats in OpenAI's format. Pure."""
 
 from collections.abc import Set
 from typing import Annotated, Any, ClassVar, Literal
@@ -205,7 +205,7 @@ class MessagesBody(HowToThink):
         }
         for name, differs in ways.items():
             if differs:
-                raise BadRequest(f"thinking and {name} differ", name)
+                raise BadRequest(f"thinking and {name} contradict each other", name)
         merged = {"chat_template_kwargs": {**asked, **switches}}
         return {**thinking, **merged, "reasoning_budget": max(budgets, default=None)}
 
@@ -281,13 +281,13 @@ class MessageRequest(MessagesBody, Generation):
 
 
 def message(body: dict[str, Any]) -> MessageRequest:
-    """Parses the request for a message from its JSON body. Raises BadRequest."""
+    """Parses a request for a message from its JSON body. Raises BadRequest."""
     return validate(MessageRequest, body)
 
 
 def count(body: dict[str, Any]) -> MessagesBody:
-    """Parses a token-counting request. The request accepts all parameters of a message; the answer
-    lists those that have no effect on the count. Raises BadRequest.
+    """Parses a token-counting request. The request accepts all parameters of a message; the
+    response lists those that have no effect on the count. Raises BadRequest.
     """
     others = known_by(MessageRequest) - known_by(MessagesBody)
     for name in body.keys() & others:

@@ -32,7 +32,7 @@ ERRORS = (*GENERATION, 529)  # 529 if a retry may help, otherwise 503
 )
 @repeatable
 def create_message() -> flask.Response:
-    """Answer a conversation, in Anthropic's form."""
+    """Answer a conversation, in Anthropic's format."""
     request = receive(parse.message, services().settings, services().gate)
     model = model_of(request.model)
     prompts = services().prompts(model)

@@ -101,7 +101,7 @@ class ToolChoice(BaseModel):
     @model_validator(mode="after")
     def _has_name(self) -> "ToolChoice":
         if (self.name is None) == (self.type == "tool"):
-            raise ValueError("name is only for type tool, which requires it")
+            raise ValueError("name is required with type tool, and not allowed otherwise")
         return self
 
     def in_chat(self) -> dict[str, Any]:
@@ -134,7 +134,9 @@ class Thinking(BaseModel):
     @model_validator(mode="after")
     def _has_budget(self) -> "Thinking":
         if (self.budget_tokens is None) == (self.type == "enabled"):
-            raise ValueError("budget_tokens is only for type enabled, which requires it")
+            raise ValueError(
+                "budget_tokens is required with type enabled, and not allowed otherwise"
+            )
         return self
 
     def in_chat(self, variables: Set[str], has_thoughts: bool) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Thinking(BaseModel):
 def tools_in_chat(
     tools: Sequence[OwnTool | OtherTool], choice: ToolChoice | None, referenced: Collection[str]
 ) -> dict[str, Any]:
-    """The parameters of the chat. The answer lists tools that the model doesn't see."""
+    """The parameters of the chat. The response lists the tools that the model doesn't see."""
     offered = []
     for i, tool in enumerate(tools):
         if isinstance(tool, OwnTool) and tool.is_shown(referenced):

@@ -1,4 +1,4 @@
-"""Requests of KoboldAI's and text-generation-webui's APIs. Pure."""
+"""Requests to KoboldAI's and text-generation-webui's APIs. Pure."""
 
 import re
 from collections.abc import Sequence

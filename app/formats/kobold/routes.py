@@ -95,8 +95,8 @@ def stream() -> flask.Response:
 @blueprint.post("/api/extra/abort")
 @declares({200: Success}, body=parse.Key, example={"genkey": "KCPP1234"}, counts=False)
 def abort() -> flask.Response:
-    """End the generations that this client started with the given `genkey`. Each of these requests
-    returns its text so far.
+    """End the generations that this client started with the given `genkey`. Each generation's own
+    request returns the text so far.
     """
     key = _receive(parse.Key)
     if not (key.genkey or key_of(flask.request)):  # other clients may have the same address
@@ -142,14 +142,14 @@ def extra_version() -> flask.Response:
 @blueprint.get("/api/v1/config/max_context_length")
 @declares({200: Number}, errors=(503,))
 def max_context_length() -> flask.Response:
-    """The maximum number of tokens of prompt and completion together."""
+    """The maximum number of tokens in prompt and completion together."""
     return json_response({"value": services().models.get().info.max_seq_len})
 
 
 @blueprint.get("/api/extra/true_max_context_length")
 @declares({200: Number}, errors=(503,))
 def true_max_context_length() -> flask.Response:
-    """The maximum number of tokens of prompt and completion together, as in KoboldCpp."""
+    """The maximum number of tokens in prompt and completion together, as in KoboldCpp."""
     return max_context_length()
 
 
@@ -164,7 +164,7 @@ def max_length() -> flask.Response:
 @blueprint.post("/v1/internal/encode")
 @declares({200: Encoded}, body=parse.EncodeText, errors=(503,), example={"text": "Hello!"})
 def encode_text() -> flask.Response:
-    """The tokens of a text, as in text-generation-webui."""
+    """Convert a text to tokens, as in text-generation-webui."""
     token_ids = _encode(_receive(parse.EncodeText).text, "text")
     return json_response({"tokens": token_ids, "length": len(token_ids)})
 
@@ -172,7 +172,7 @@ def encode_text() -> flask.Response:
 @blueprint.post("/v1/internal/decode")
 @declares({200: Decoded}, body=parse.DecodeTokens, errors=(503,), example={"tokens": [5, 6]})
 def decode_tokens() -> flask.Response:
-    """The text of tokens, as in text-generation-webui."""
+    """Convert tokens to text, as in text-generation-webui."""
     token_ids = _receive(parse.DecodeTokens).tokens
     model = services().models.get()
     return json_response({"text": model.tokenizer.decode_given(token_ids, model.max_told)})
@@ -181,7 +181,7 @@ def decode_tokens() -> flask.Response:
 @blueprint.post("/v1/internal/token-count")
 @declares({200: Length}, body=parse.EncodeText, errors=(503,), example={"text": "Hello!"})
 def count_text() -> flask.Response:
-    """The number of tokens of a text, as in text-generation-webui."""
+    """The number of tokens in a text, as in text-generation-webui."""
     return json_response({"length": len(_encode(_receive(parse.EncodeText).text, "text"))})
 
 
@@ -211,7 +211,7 @@ def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
 
 
 def _prefix(key: str) -> str:
-    """The prefix of the identifiers that a client's generations with one `genkey` have."""
+    """The common prefix of the identifiers of a client's generations with one `genkey`."""
     whose = f"{owner_of(flask.request)}\0{key}"
     return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
 

@@ -1,4 +1,4 @@
-"""Requests of llama.cpp's /infill. Pure."""
+"""Requests to llama.cpp's /infill. Pure."""
 
 from typing import Any, ClassVar
 

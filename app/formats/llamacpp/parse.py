@@ -1,4 +1,4 @@
-"""Requests of llama.cpp's /completion. Pure."""
+"""Requests to llama.cpp's /completion. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,8 +67,8 @@ class LlamaCppOptions(OtherServers):
     settled: ClassVar[Table] = {"n": (1,)}
     switches: ClassVar[tuple[Switch, ...]] = SWITCHES
     kinds: ClassVar[dict[str, str]] = {
-        "logit_bias": "must be an object of token ids or texts with numbers from -100 to 100 or"
-        " false, or a list of such pairs, at most 1024"
+        "logit_bias": "must map token ids or texts to false or to numbers from -100 to 100, as an"
+        " object or as a list of pairs with at most 1024 entries"
     }
 
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(

@@ -16,7 +16,7 @@ LEAST = -9999.0  # stands for minus infinity, which JSON doesn't have
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The members of bodies that don't come from events."""
+    """The parts of bodies that don't come from events."""
 
     model: str
     settings: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""`generation_settings`: the effective parameters of a request, in llama.cpp's answers. Pure."""
+"""`generation_settings`: the effective parameters of a request, in llama.cpp's responses. Pure."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers requests of Ollama's API, streamed or not. Request threads."""
+"""Answers requests to Ollama's API, streamed or not. Request threads."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model, without the tag `:latest` unless the name of a served model has it."""
+    """The name of a model, without the `:latest` tag unless it is part of a served model's name."""
     if name is None or not name.endswith(LATEST):
         return name
     try:
@@ -125,7 +125,7 @@ def _after_context(
 
 def _keep(request: OllamaBody, name: str) -> None:
     """Sets how long the model stays loaded if the API key is an admin's. Other clients' values are
-    ignored, and the answer says so.
+    ignored, and the response says so.
     """
     seconds, caller = request.keep_alive, caller_of(flask.request)
     if seconds is None:
@@ -133,7 +133,7 @@ def _keep(request: OllamaBody, name: str) -> None:
     if caller is None or not caller.is_admin:
         neutral.note("keep_alive")
         return
-    audit.warning("%s: keep_alive of %s is %g s", author_of(flask.request), name, seconds)
+    audit.warning("%s: set keep_alive of %s to %g s", author_of(flask.request), name, seconds)
     if seconds:
         services().models.keep(name, max(seconds, 0.0))
         return
@@ -150,7 +150,7 @@ def _unload(request: OllamaBody) -> flask.Response:
             " unload a model"
         )
     model = services().models.get(request.model)
-    audit.warning("%s: unload of %s", author_of(flask.request), model.config.name)
+    audit.warning("%s: unload %s", author_of(flask.request), model.config.name)
     services().models.unload(model.config.name)
     return _done(request, model, "unload")
 
@@ -158,7 +158,7 @@ def _unload(request: OllamaBody) -> flask.Response:
 def _done(
     request: OllamaBody, model: engine.Engine, reason: str, load_seconds: float = 0.0
 ) -> flask.Response:
-    """The answer to a request without a prompt."""
+    """The response to a request without a prompt."""
     is_chat = isinstance(request, ChatRequest)
     body: dict[str, Any] = {"model": model.config.name, "created_at": written(time.time_ns())}
     body |= {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}

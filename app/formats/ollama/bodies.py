@@ -1,4 +1,4 @@
-"""Shapes of the answers of Ollama's API, for its contract."""
+"""Types of the responses of Ollama's API, for its contract."""
 
 from typing import Any, Literal, NotRequired
 
@@ -21,7 +21,7 @@ class OllamaLogprob(OllamaToken):
 
 
 class OllamaEnd(TypedDict):
-    """The members that only the last body has. Durations are in nanoseconds."""
+    """The members that only the last body of an answer has. Durations are in nanoseconds."""
 
     model: str
     created_at: str

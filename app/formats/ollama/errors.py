@@ -1,4 +1,4 @@
-"""Errors in the form of Ollama's API."""
+"""Errors in the format of Ollama's API."""
 
 import re
 

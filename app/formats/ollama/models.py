@@ -35,7 +35,7 @@ def shown(model: engine.Engine, defaults: dict[str, Any], capabilities: list[str
     files, name = model.model_dir, model.config.name
     parameters = "\n".join(f"{key:<30} {value}" for key, value in defaults.items())
     return {
-        "modelfile": f"# A model of Switchyard, which has no files of this kind.\nFROM {name}\n",
+        "modelfile": f"# A Switchyard model. Switchyard uses no Modelfiles.\nFROM {name}\n",
         "license": "",
         "parameters": parameters,
         "template": files.chat_template or "",

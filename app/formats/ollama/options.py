@@ -1,4 +1,4 @@
-"""The object `options` of Ollama's requests, and Ollama's own defaults. Pure."""
+"""The `options` object in Ollama's requests, and Ollama's own defaults. Pure."""
 
 from typing import Any, ClassVar
 
@@ -79,7 +79,7 @@ def with_options(request: OllamaDefaults, given: Any) -> Any:
         update[field] = getattr(options, field)
         if field in request.model_fields_set and getattr(request, field) != update[field]:
             name = names[field]
-            message = f"options.{name} and {name} are the same parameter, but differ"
+            message = f"options.{name} and {name} are the same parameter, but their values differ"
             raise BadRequest(message, f"options.{name}")
     found = request.model_copy(update=update)
     said = {names[f]: options._said.get(names[f], names[f]) for f in options.model_fields_set}

@@ -38,7 +38,7 @@ class OllamaBody(OllamaDefaults, Chat):
     reasons: ClassVar[dict[str, str]] = {
         **Chat.reasons,
         "images": "this server's models can't see images",
-        "template": "the model's own is used",
+        "template": "the model's own template is used",
     }
     unset: ClassVar[Table] = {
         **OllamaDefaults.unset,
@@ -97,9 +97,9 @@ class OllamaBody(OllamaDefaults, Chat):
     def check(self) -> None:
         super().check()
         if self.think is not None and self.enable_thinking not in (None, bool(self.think)):
-            raise BadRequest("think and enable_thinking differ", "think")
+            raise BadRequest("think and enable_thinking contradict each other", "think")
         if isinstance(self.think, str) and self.reasoning_effort not in (None, self.think):
-            raise BadRequest("think and reasoning_effort differ", "think")
+            raise BadRequest("think and reasoning_effort contradict each other", "think")
 
     @property
     def switched_thinking(self) -> tuple[str, bool] | None:
@@ -247,10 +247,10 @@ def _read(kind: type[Kind], body: dict[str, Any]) -> Kind:
 
 
 def chat(body: dict[str, Any]) -> ChatRequest:
-    """Parses the request for a chat from its JSON body. Raises BadRequest."""
+    """Parses a request for a chat from its JSON body. Raises BadRequest."""
     return _read(ChatRequest, body)
 
 
 def generate(body: dict[str, Any]) -> GenerateRequest:
-    """Parses the request for a generation from its JSON body. Raises BadRequest."""
+    """Parses a request for a generation from its JSON body. Raises BadRequest."""
     return _read(GenerateRequest, body)

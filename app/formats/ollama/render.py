@@ -83,7 +83,7 @@ class OllamaRender:
         return [*steps, *self._blocks.close()] if isinstance(event, engine.Finished) else steps
 
     def _body_of(self, step: Step) -> tuple[dict[str, Any], str]:
-        """The arguments of `_message` for a step, and the step's text. A call is sent whole."""
+        """Arguments for `_message`, made from a step, and the step's text. A call is sent whole."""
         match step:
             case BlockGrown(Block(kind="text"), text):
                 return {"text": text}, text

@@ -66,7 +66,7 @@ def ollama_generate() -> flask.Response:
 @blueprint.get("/version")
 @declares({200: bodies.OllamaVersion}, error=OllamaErrorBody)
 def ollama_version() -> flask.Response:
-    """The version of Ollama that this API follows, and the server's own."""
+    """The version of Ollama that this API follows, and the server's own version."""
     return json_response({"version": VERSION, "switchyard": __version__})
 
 
@@ -139,15 +139,15 @@ def ollama_pull() -> flask.Response:
 @blueprint.post("/embed")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_embed() -> flask.Response:
-    """Not supported: this server has no embeddings."""
-    _refuse("has no embeddings: its models generate text")
+    """Not supported: this server offers no embeddings."""
+    _refuse("offers no embeddings: its models only generate text")
 
 
 @blueprint.post("/embeddings")
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_embeddings() -> flask.Response:
-    """Not supported: this server has no embeddings."""
-    _refuse("has no embeddings: its models generate text")
+    """Not supported: this server offers no embeddings."""
+    _refuse("offers no embeddings: its models only generate text")
 
 
 @blueprint.post("/push")
@@ -182,7 +182,7 @@ def ollama_delete() -> flask.Response:
 @declares({}, errors=(501,), error=OllamaErrorBody)
 def ollama_blob(digest: str) -> flask.Response:
     """Not supported: models are directories that the configuration names."""
-    _refuse("takes no files: put the model's files where its configuration says")
+    _refuse("accepts no files: put the model's files in a directory that its configuration names")
 
 
 def _receive(kind: type[Request]) -> Request:

@@ -1,4 +1,4 @@
-"""Shapes of the answers of OpenAI's API, for its contract."""
+"""Types of the responses of OpenAI's API, for its contract."""
 
 from typing import Literal, NotRequired
 

@@ -28,7 +28,7 @@ class OpenAIHead:
 
     @property
     def prompt_tokens(self) -> int:
-        """The number of tokens of all prompts."""
+        """The number of tokens in all prompts."""
         return sum(map(len, self.prompts))
 
 
@@ -106,7 +106,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
-        """The bodies of a further event of a choice."""
+        """The bodies for a further event of a choice."""
 
     @abc.abstractmethod
     def _text_body(self, index: int) -> TextBody | None:
@@ -118,7 +118,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """Like `whole`."""
+        """The whole body, with this usage."""
 
     def _usage(self, finished: Sequence[engine.Finished]) -> dict[str, Any]:
         return usage(finished, self._request.num_jobs, self._reasoning_tokens)
@@ -154,7 +154,7 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies of an event. If the client wants tokens, the last body contains the tokens of
+        """The bodies for an event. If the client wants tokens, the last body contains the tokens of
         all events since the previous body.
         """
         if not self._request.return_token_ids:

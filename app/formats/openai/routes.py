@@ -122,9 +122,9 @@ def count_chat_tokens() -> flask.Response:
 @blueprint.post("/embeddings")
 @declares({}, errors=(501,))
 def create_embedding() -> flask.Response:
-    """Not supported: this server has no embeddings."""
+    """Not supported: this server offers no embeddings."""
     raise werkzeug.exceptions.NotImplemented(
-        "this server's models generate text and offer no embeddings"
+        "this server offers no embeddings: its models only generate text"
     )
 
 
@@ -136,7 +136,7 @@ def _framing(request: Scored, num_choices: int) -> Framing | None:
         return None
     framing = choose_framing(flask.request.accept_mimetypes)
     if framing is PLAIN_TEXT:
-        cant = "an answer in text/plain can't contain"
+        cant = "a text/plain response can't contain"
         if num_choices > 1:
             raise BadRequest("Accept: text/plain allows only one choice", "n")
         if request.include_usage:

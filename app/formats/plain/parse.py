@@ -1,4 +1,4 @@
-"""Requests of /generate. Pure."""
+"""Requests to /generate. Pure."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""The routes of `/generate`, by POST and GET."""
+"""The routes of `/generate`, for POST and GET."""
 
 import uuid
 from collections.abc import Callable

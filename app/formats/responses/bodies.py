@@ -1,4 +1,4 @@
-"""Shapes of the answers of OpenAI's Responses API, for its contract."""
+"""Types of the responses of OpenAI's Responses API, for its contract."""
 
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ class ResponseUsage(TypedDict):
 
 
 class Asked(TypedDict):
-    """The members of an answer that repeat parameters of the request."""
+    """The members of a response that repeat parameters of the request."""
 
     background: Literal[False]
     instructions: str | None
@@ -68,7 +68,7 @@ class DeletedBody(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class ResponseEvent(TypedDict):
-    """An event of a stream. Its other members depend on its type."""
+    """An event in a stream. Its other members depend on its type."""
 
     type: str
     sequence_number: int

@@ -42,7 +42,7 @@ class TextConfig(Object):
 
 
 class ReasoningConfig(Object):
-    """The parameter `reasoning`. Answers contain the thoughts themselves, not summaries."""
+    """The `reasoning` parameter. Answers contain the thoughts themselves, not summaries."""
 
     place: ClassVar[str] = "reasoning"
     neutral: ClassVar[Table] = {"context": ANY, "generate_summary": ANY, "summary": ANY}
@@ -204,7 +204,7 @@ class ResponseRequest(Generation, HowToThink):
 
     @property
     def _effort_and_form(self) -> dict[str, Any]:
-        """The thinking effort and the form of the answer, as in a chat. Raises BadRequest."""
+        """The thinking effort and the format of the answer, as in a chat. Raises BadRequest."""
         nested = {
             "reasoning_effort": self.reasoning.effort,
             "response_format": _response_format(self.text.format),
@@ -212,7 +212,7 @@ class ResponseRequest(Generation, HowToThink):
         return self.beside(nested, PLACES)
 
     def _told_form(self) -> dict[str, Any]:
-        """The form of the answer, as the answer repeats it."""
+        """The requested format, as the response repeats it."""
         if self.response_format is None:
             return _given(self.text.format)
         told = _given(self.response_format)
@@ -231,7 +231,7 @@ class ResponseRequest(Generation, HowToThink):
         if self.instructions:
             messages = [{"role": "system", "content": self.instructions}, *messages]
         if not messages:
-            raise BadRequest("input: it contains no text", "input")
+            raise BadRequest("input: contains no text", "input")
         values |= {
             "messages": messages,
             **self.thinking_given,
@@ -248,7 +248,7 @@ class ResponseRequest(Generation, HowToThink):
             return validate(ResponsesChat, values).said_as(self)
 
     def echo(self) -> dict[str, Any]:
-        """The members of the answer that repeat parameters of the request, except `store`."""
+        """The members of the response that repeat parameters of the request, except `store`."""
         return {
             "background": False,
             "instructions": self.instructions,
@@ -281,7 +281,7 @@ def response(body: dict[str, Any]) -> ResponseRequest:
 
 
 def _given(value: BaseModel) -> dict[str, Any]:
-    """The value in the form in which the client gave it."""
+    """The value as the client gave it."""
     return value.model_dump(by_alias=True, exclude_none=True)
 
 

@@ -34,7 +34,7 @@ blueprint = flask.Blueprint("switchyard_responses", __name__, url_prefix="/v1/re
 )
 @repeatable
 def create_response() -> flask.Response:
-    """Answer a conversation, in the form of OpenAI's Responses API."""
+    """Answer a conversation, in the format of OpenAI's Responses API."""
     request = receive(parse.response, services().settings, services().gate)
     conversation = StoredConversation(request, services())
     chat = request.chat(conversation.messages)

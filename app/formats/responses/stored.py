@@ -49,7 +49,7 @@ class StoredConversation:
 
     def stored(self, render: Render, identifier: str) -> Render:
         """A render that also stores the response under `identifier` if the client asks for this. If
-        the server stores nothing, the answer says so.
+        the server stores nothing, the response says so.
         """
         if not self.is_stored:
             if self._is_wanted:

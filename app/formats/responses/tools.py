@@ -1,4 +1,4 @@
-"""Tools of OpenAI's Responses API, and their conversion to the form that chats use. Pure."""
+"""Tools of OpenAI's Responses API, and their conversion to the format that chats use. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -82,7 +82,9 @@ ToolChoice = Annotated[
 
 
 def functions(tools: Sequence[AnyTool]) -> Iterator[dict[str, Any]]:
-    """The functions in the form of a chat. The answer lists tools that the model doesn't see."""
+    """The functions in the format that chats use. The response lists the tools that the model
+    doesn't see.
+    """
     for i, tool in enumerate(tools):
         match tool:
             case Namespace(name=name, tools=inner):

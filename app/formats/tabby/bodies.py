@@ -1,4 +1,4 @@
-"""Bodies of TabbyAPI's answers about models, LoRAs and templates. Pure."""
+"""Bodies of TabbyAPI's responses about models, LoRAs and templates. Pure."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -90,8 +90,8 @@ def card_of(name: str, path: str) -> dict[str, Any]:
 
 
 def events_of_load(load: engine.Load) -> Iterator[bytes]:
-    """Events of a load's progress. The last event says that the model is loaded, or contains the
-    error.
+    """Events that report a load's progress. The last event says that the model is loaded, or
+    contains the error.
     """
     try:
         while (progress := load.wait(LOOK)) is not None:

@@ -1,4 +1,4 @@
-"""Requests of TabbyAPI's routes: tokens, and loads of models. Pure."""
+"""Requests to TabbyAPI's routes for tokens and for loading models. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -83,7 +83,7 @@ def permission() -> flask.Response:
     {200: bodies.TabbyTokens}, body=parse.TokenEncode, errors=(503,), example={"text": "Hello!"}
 )
 def encode_tokens() -> flask.Response:
-    """The tokens of a text."""
+    """Convert a text to tokens."""
     request = _receive(parse.TokenEncode)
     model = services().models.get()
     with names_of(request):
@@ -101,7 +101,7 @@ def encode_tokens() -> flask.Response:
     {200: bodies.TabbyText}, body=parse.TokenDecode, errors=(503,), example={"tokens": [5, 6]}
 )
 def decode_token_ids() -> flask.Response:
-    """The text of tokens."""
+    """Convert tokens to text."""
     request = _receive(parse.TokenDecode)
     model = services().models.get()
     text = model.tokenizer.decode_given(request.tokens, model.max_told)
@@ -137,7 +137,7 @@ def unload_model() -> flask.Response:
     """Begin to unload the default model."""
     _check_operator()
     name = services().models.served().config.name
-    audit.warning("%s: unload of %s", author_of(flask.request), name)
+    audit.warning("%s: unload %s", author_of(flask.request), name)
     services().models.unload(name)
     return flask.Response(status=200)
 
@@ -146,7 +146,7 @@ def unload_model() -> flask.Response:
 @declares({}, errors=(501,))
 def download_model() -> flask.Response:
     """Not supported: this server downloads nothing."""
-    _refuse("downloads nothing: put the model's files where its configuration says")
+    _refuse("downloads nothing: put the model's files in a directory that its configuration names")
 
 
 def _receive(kind: type[Request]) -> Request:

@@ -1,1 +1,1 @@
-"""Requests and answers of text prompts, common to the plain wire formats."""
+"""Requests with text prompts, and their answers, in the plain wire formats."""

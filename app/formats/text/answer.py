@@ -29,9 +29,9 @@ def answer_text(
         raise BadRequest("a stream can contain only one choice", request.names["n"])
     for name in ("timings", "timings_per_token"):
         if framing is PLAIN_TEXT and getattr(request, name):
-            raise BadRequest("an answer in text/plain can't contain timings", name)
+            raise BadRequest("a text/plain response can't contain timings", name)
     if framing is PLAIN_TEXT and request.return_progress:
-        raise BadRequest("an answer in text/plain can't contain progress", "return_progress")
+        raise BadRequest("a text/plain response can't contain progress", "return_progress")
     model = model_of(request.model)
 
     def prepare() -> Prepared:

@@ -30,7 +30,7 @@ class TextRender(ChoicesRender):
 
     @abc.abstractmethod
     def _delta(self, text: str) -> dict[str, Any]:
-        """The body of further text in a stream."""
+        """The body for further text in a stream."""
 
     @abc.abstractmethod
     def _end(self, finished: engine.Finished) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class TextRequest(Generation):
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """The number of characters of all prompts; a token id counts as 4."""
+        """The number of characters in all prompts; a token id counts as 4."""
 
     @abc.abstractmethod
     def read(self, tokenizer: engine.Tokenizer, max_tokens: int) -> list[PromptTokens]:
@@ -71,7 +71,7 @@ class Switch(NamedTuple):
 
 
 class OtherServers(TextRequest):
-    """A request that uses other servers' names of parameters."""
+    """A request that uses other servers' names for parameters."""
 
     switches: ClassVar[tuple[Switch, ...]] = ()
 
@@ -80,7 +80,7 @@ class OtherServers(TextRequest):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, without those of inactive samplers, which clients also send."""
+        """The parameters, without those of inactive samplers, because clients send those too."""
         for switch in cls.switches:
             window = given.get(switch.window) if switch.window else None
             if type(window) is int and window == 0:

@@ -1,4 +1,4 @@
-"""The routes for tokens. Routes whose answer doesn't contain the context length work before the
+"""The routes for tokens. Routes whose response doesn't contain the context length work before the
 model is warm.
 """
 
@@ -80,9 +80,9 @@ def tokenize() -> flask.Response:
 @blueprint.post("/detokenize")
 @declares({200: TokenText}, body=parse.Detokenize, errors=(404, 503), example={"tokens": [5, 6]})
 def detokenize() -> flask.Response:
-    """The text of tokens, including special tokens.
+    """Convert tokens to text, including special tokens.
 
-    The answer contains the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
+    The response contains the text as `content` for llama.cpp's clients, and as `prompt` for vLLM's.
     """
     request = generation.receive(parse.detokenize, services().settings, services().gate)
     model = services().models.get(request.model)
@@ -98,7 +98,7 @@ def detokenize() -> flask.Response:
     example={"messages": [{"role": "user", "content": "Hello!"}]},
 )
 def apply_template() -> flask.Response:
-    """The text of a conversation's prompt. Parameters that don't change it have no effect."""
+    """The text of a conversation's prompt. Parameters that don't affect the prompt are ignored."""
     request = generation.receive(chat, services().settings, services().gate)
     model = services().models.get(request.model)
     with generation.names_of(request):
@@ -117,7 +117,7 @@ def tokenizer_info() -> flask.Response:
 
 
 def encode(request: parse.Tokenize) -> Sequence[int]:
-    """The tokens of a request. Raises PromptTooLong, InvalidJob, ModelNotFound."""
+    """The tokens of the text in a request. Raises PromptTooLong, InvalidJob, ModelNotFound."""
     model = services().models.get(request.model)
     tokenizer, limit = model.tokenizer, model.max_told
     with generation.names_of(request):

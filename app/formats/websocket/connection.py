@@ -62,7 +62,9 @@ class SharedSocket:
     # simple_websocket's thread
 
     def recv(self, size: int) -> bytes:
-        """Receives data. Waits first while more than MAX_UNREAD bytes await reading as messages."""
+        """Receives data. First waits while more than MAX_UNREAD bytes have not been read as
+        messages.
+        """
         self._may_receive.wait()
         data = self._socket.recv(size)
         self._unread += len(data)
@@ -142,8 +144,8 @@ class Connection:
         self._last_write = time.monotonic()
 
     def close(self, code: int, reason: str) -> None:
-        """Closes the WebSocket, waits at most CLOSE_TIMEOUT for the client's answer, and ends the
-        receiving thread.
+        """Closes the WebSocket, waits at most CLOSE_TIMEOUT seconds for the client's answer, and
+        ends the receiving thread.
         """
         with contextlib.suppress(*_CLOSED):
             self._websocket.close(code, reason)

@@ -1,4 +1,4 @@
-"""Messages of clients on a WebSocket. Pure."""
+"""Client messages on a WebSocket. Pure."""
 
 from typing import Any, ClassVar, Literal
 

@@ -110,7 +110,7 @@ class Session:
         return True
 
     def _receive(self, data: str | bytes) -> None:
-        """Handles a message. Each message gets an answer, or an error."""
+        """Handles a message. Each message gets a response or an error."""
         identifier: parse.Identifier | None = None
         try:
             with generation.inside(services().gate, len(data), services().settings):
@@ -138,7 +138,7 @@ class Session:
     ) -> Running:
         if len(self._running) >= MAX_GENERATIONS:
             raise engine.Full(
-                f"{MAX_GENERATIONS} generations, the maximum, are running on this connection"
+                f"this connection already runs {MAX_GENERATIONS} generations, which is the maximum"
             )
         request = request.with_preset(services().settings.presets)
         model = model_of(request.model, self._go_on)
@@ -166,7 +166,7 @@ class Session:
         return Running(identifier, Reader(submitted), model, answer, neutral.told(), account)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
-        """Cancels a generation. Its end follows as an event."""
+        """Cancels a generation. An event for its end follows."""
         running = self._running.get(identifier)
         if running is None:
             raise BadRequest(f"id {identifier!r} has no running generation", "id", "unknown_id")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both_ways
 TEXTS = [text("x")] * 10_000
 
 MUST_FOLLOW = "messages.0: the results of its calls must follow"
-BUDGET = "thinking: budget_tokens is only for type enabled"
+BUDGET = "thinking: budget_tokens is required with type enabled"
 
 
 def blocks(*contents, role="user"):
@@ -55,7 +55,7 @@ def choice(**more):
         ({"tools": [{"name": "add"}]}, "missing parameter: tools.0.input_schema"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools: two tools have the name add"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
-        (choice(), "tool_choice: name is only for type"),
+        (choice(), "tool_choice: name is required with type"),
         (choice(name="x"), "tool_choice: no tool has the name x"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, BUDGET),

@@ -182,7 +182,7 @@ def test_allowed_tools_are_all_that_the_model_sees(chat):
 INSTEAD = {
     "functions": ", except for [], which has no effect; use tools",
     "function_call": ', except for "none" or "auto", which have no effect; use tool_choice',
-    "chat_template": ": the model's own is used",
+    "chat_template": ": the model's own template is used",
 }
 
 

@@ -126,7 +126,7 @@ def test_an_error_that_never_ends_is_not_read_to_its_end(serve, make_remote):
         return flask.Response(body(), 500)
 
     with make_remote(serve(server)).switchyard as switchyard:
-        with pytest.raises(engine.Failure, match="answered with status 500"):
+        with pytest.raises(engine.Failure, match="returned status 500"):
             switchyard.generate("x")
         assert ended.wait(20)
     assert next(pieces) < most
@@ -134,5 +134,5 @@ def test_an_error_that_never_ends_is_not_read_to_its_end(serve, make_remote):
 
 def test_an_answer_without_a_body_of_json_tells_its_status(remote):
     for body in (b"[]", b'{"error": "text"}', b"\xff"):
-        with pytest.raises(engine.Failure, match="is not Switchyard: it answered with status 500"):
+        with pytest.raises(engine.Failure, match="is not Switchyard: it returned status 500"):
             remote((500, {}, body)).generate("x")
