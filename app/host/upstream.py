@@ -88,7 +88,7 @@ class Upstream:
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter respond instead of the server, in this process. If `adapter` is None, the
+        """Makes `adapter` respond in place of the server, for this process only. If `adapter` is None, the
         server responds again. Used by tests of host applications.
         """
         self.close()

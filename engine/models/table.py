@@ -159,7 +159,8 @@ class Models:
             return load
 
     def unload(self, name: str, drain: float | None = None) -> Load:
-        """Begin to unload the model. Its engine ends after its last job or after `drain` seconds.
+        """Begin to unload the model. Its engine ends after its last job or after `drain` seconds,
+        whichever comes first.
         None means the model's own setting. Raises ModelNotFound, LoadUnderWay, NotOurs.
         """
         entry = self._names.find(name)

@@ -252,5 +252,5 @@ def chat(body: dict[str, Any]) -> ChatRequest:
 
 
 def generate(body: dict[str, Any]) -> GenerateRequest:
-    """Parses a request for a generation from its JSON body. Raises BadRequest."""
+    """Parses a request to generate text from its JSON body. Raises BadRequest."""
     return _read(GenerateRequest, body)
