@@ -88,8 +88,8 @@ class Upstream:
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Makes `adapter` respond in place of the server, for this process only. If `adapter` is None, the
-        server responds again. Used by tests of host applications.
+        """Makes `adapter` respond in place of the server, for this process only. If `adapter` is
+        None, the server responds again. Used by tests of host applications.
         """
         self.close()
         self._adapter = adapter

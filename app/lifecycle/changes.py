@@ -166,7 +166,7 @@ def _path_of(model: str, param: str) -> str:
     configs = [here.models.served(name).config for name in here.models.names]
     if model not in paths and model not in {p for c in configs for p in (c.path, c.draft_model)}:
         raise BadRequest(
-            f"{param}: {model[:100]!r} is not a directory of models_dir; available:"
+            f"{param}: {model[:100]!r} is not a directory in models_dir; available:"
             f" {engine.listed(paths)}",
             param,
         )

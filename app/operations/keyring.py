@@ -137,12 +137,12 @@ class Keyring:
         except KeysError as reason:
             self._seen = seen
             self.num_failed += 1
-            logger.error("the API keys are unchanged: %s", reason)
+            logger.error("can't reload the API keys, so the previous ones stay in use: %s", reason)
             return
         except Exception:
             self._seen = seen
             self.num_failed += 1
-            logger.exception("the API keys are unchanged")
+            logger.exception("can't reload the API keys, so the previous ones stay in use")
             return
         self.num_reloads += 1
         before, self._table = self._table, table

@@ -245,8 +245,9 @@ class Sampled(Parameters):
         return self.negative_prompt is not None and self.cfg_scale == 1
 
     def _check_mirostat(self) -> None:
-        """Checks the parameters that are combined with mirostat. Front ends always send filters, so these are ignored and listed in the response. They
-        are refused only if the response can't list them.
+        """Checks the parameters that are combined with mirostat. Front ends always send filters, so
+        these are ignored and listed in the response. They are refused only if the response can't
+        list them.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default

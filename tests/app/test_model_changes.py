@@ -180,7 +180,7 @@ def test_a_draft_model_that_is_served_already_may_be_asked_for_again(serve, mode
         load(client, "second", draft_model=model_path)
     object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
     response = client.post("/admin/models/first", json={"draft_model": "/a/draft"})
-    assert "is not a directory of models_dir" not in response.get_data(as_text=True)
+    assert "is not a directory in models_dir" not in response.get_data(as_text=True)
 
 
 def test_settings_outside_the_tables_reach_a_model_of_a_directory(serve):
@@ -223,7 +223,7 @@ def test_without_models_dir_a_path_is_refused_with_no_names(serve):
     client = serve()
     object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
     error = error_of(client.post("/admin/models/first", json={"draft_model": "/etc"}))
-    assert error["message"].endswith("is not a directory of models_dir; available: none")
+    assert error["message"].endswith("is not a directory in models_dir; available: none")
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,7 @@ def test_a_wrong_file_leaves_the_keys_as_they_were_and_says_so_once(
         assert client.get("/v1/models", headers=bearer("bob")).status_code == 200
     errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert "the API keys are unchanged" in errors[0] and says in errors[0]
+    assert "the previous ones stay in use" in errors[0] and says in errors[0]
     keys_file.path.unlink()
     for _ in range(2):
         clock.now += 1
