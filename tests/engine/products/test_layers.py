@@ -18,6 +18,7 @@ def make_demo(monkeypatch):
     from tests.engine.products.loaded import Demo, flash_attn_with_kvcache
 
     monkeypatch.setattr(attn, "flash_attn_with_kvcache", flash_attn_with_kvcache, raising=False)
+    monkeypatch.setattr(attention, "multiprocessors", lambda device: 100)
     monkeypatch.setattr(linear.ExLlamaV2Linear, "device", lambda self: "cpu")
 
     def make_demo(**options):
