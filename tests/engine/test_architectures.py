@@ -200,7 +200,7 @@ GPTQ = {"quant_method": "gptq", "bits": 4}
 )
 def test_a_format_of_others_is_refused_with_what_to_do(read, quantization, message):
     name = "quantization" if "MLX" in message else "quantization_config"
-    what_to_do = "EXL2, EXL3, .* are served.*use the model"
+    what_to_do = "This server reads EXL2, EXL3, .*.*use the model"
     with pytest.raises(engine.ModelError, match=f"{message}.*{what_to_do}"):
         read(**{name: quantization})
 
@@ -217,7 +217,7 @@ def test_a_format_of_others_is_refused_with_what_to_do(read, quantization, messa
 )
 def test_files_of_another_format_are_named(directory, file, message):
     (directory / "model.safetensors").rename(directory / file)
-    with pytest.raises(engine.ModelError, match=f"{message}.*EXL2, EXL3, .* are served"):
+    with pytest.raises(engine.ModelError, match=f"{message}.*This server reads EXL2, EXL3, .*"):
         ModelDir.read(str(directory))
 
 

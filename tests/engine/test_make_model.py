@@ -171,7 +171,10 @@ def test_a_directory_with_content_is_left_alone(main, tmp_path, capsys):
         (("--hidden-size", "100", "--num-heads", "3"), "--hidden-size must be a multiple"),
         (("--num-layers", "0"), "--num-layers must be at least 1"),
         (("--tokenizer", "/nowhere"), "/nowhere has no tokenizer.json"),
-        (("--tokenizer", ".", "--vocab-size", "320"), "--vocab-size can't be given"),
+        (
+            ("--tokenizer", ".", "--vocab-size", "320"),
+            "--vocab-size can't be combined with --tokenizer",
+        ),
     ],
 )
 def test_impossible_sizes_are_refused(main, tmp_path, capsys, arguments, message):

@@ -122,7 +122,7 @@ def test_a_second_signal_ends_at_once(start, second):
     assert server.process.wait(20) == 0
     assert time.monotonic() - begin < 15  # of 20 that the stream would take
     assert last(stream)["error"]["code"] == "shutting_down"
-    assert "switchyard: finishing 1 request, 60 s at most; " in server.output
+    assert "switchyard: finishing 1 request, for at most 60 s; " in server.output
 
 
 def test_an_idle_server_ends_soon_and_has_nothing_to_say(start):

@@ -143,7 +143,7 @@ def test_nobody_waits_for_ever_or_in_too_long_a_queue(house, clock):
 def test_a_request_that_is_turned_away_says_so_before_its_body_is_read():
     with make_connection() as connection:
         connection.is_turned_away = True
-        with pytest.raises(engine.Full, match="the queue is full: the request waited 10 s"):
+        with pytest.raises(engine.Full, match="the queue is full: this request waited 10 s"):
             Body(connection, 9).read(1)
 
 

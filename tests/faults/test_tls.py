@@ -34,7 +34,7 @@ def server(tmp_path_factory, model_path):
 def test_commands_know_it_as_a_switchyard(server, model_path):
     bind, url = f"127.0.0.1:{server.port}", f"https://localhost:{server.port}"
     for arguments, settings, ended, says in (
-        (["check", "--bind", bind], {}, 0, "already used by a Switchyard server, which must end"),
+        (["check", "--bind", bind], {}, 0, "already used by a Switchyard server: stop"),
         (["status"], {"SWITCHYARD_BIND": bind}, 1, "if the server has TLS, use --url https://"),
         (["status", "--url", url], {}, 1, "SSL_CERT_FILE=FILE"),
         (["status", "--url", url], {"SSL_CERT_FILE": server.certificate}, 0, "ready"),

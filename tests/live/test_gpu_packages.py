@@ -186,7 +186,7 @@ def test_a_gpu_that_the_wheels_are_not_for_is_told_in_one_line(checkout, machine
 def test_a_python_without_wheels_is_told_in_one_line(checkout, machine):
     listed = checkout / "requirements-cuda.txt"
     listed.write_text(listed.read_text().replace(f'"{PYTHON}"', '"3.99"'))
-    assert_refused(checkout, machine(), f"but this is {PYTHON}: install one of those")
+    assert_refused(checkout, machine(), f"but this is {PYTHON}: install one of these")
 
 
 @pytest.mark.skipif(shutil.which("setarch") is None, reason="pretends to be another machine")

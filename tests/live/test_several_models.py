@@ -101,7 +101,7 @@ def test_the_command_changes_what_is_loaded(pair):
     assert nowhere.returncode == 1 and "available: demo, random, broken, other" in nowhere.stderr
     assert run(pair, "unload", "random", "--drain", "5").returncode == 0
     done = run(pair, "load", "random", "--set", "cache_tokens=4096")
-    assert done.returncode == 0 and "random is loaded" in done.stdout
+    assert done.returncode == 0 and "random was loaded" in done.stdout
     done = run(pair, "alias", "chat", "random")
     assert done.stdout == "chat now refers to random, instead of demo\n"
     assert ask(pair, "chat", PROMPTS[0])[0] == ask(pair, "random", PROMPTS[0])[0]
@@ -125,5 +125,5 @@ def test_a_broken_model_is_listed_with_the_reason_and_serves_once_it_is_mended(p
     assert "has no config.json" in refused.json()["error"]["message"]
     shutil.copy(f"{model_path}/config.json", pair.path / "broken")
     done = run(pair, "load", "broken")
-    assert done.returncode == 0 and "broken is loaded" in done.stdout
+    assert done.returncode == 0 and "broken was loaded" in done.stdout
     assert ask(pair, "broken", PROMPTS[0])

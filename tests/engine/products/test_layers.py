@@ -18,6 +18,7 @@ def make_demo(monkeypatch):
     from tests.engine.products.loaded import Demo, flash_attn_with_kvcache
 
     monkeypatch.setattr(attn, "flash_attn_with_kvcache", flash_attn_with_kvcache, raising=False)
+    monkeypatch.setattr(attention, "multiprocessors", lambda device: 100)
     monkeypatch.setattr(linear.ExLlamaV2Linear, "device", lambda self: "cpu")
 
     def make_demo(**options):
@@ -79,6 +80,32 @@ def test_each_matrix_unpacks_to_exllamav2s_bits(make_demo, kernels, is_changed):
     for one in linears(demo):
         assert torch.equal(one.get_weight_tensor_dq(), demo.weights[one.key]), one.key
         assert not is_changed or torch.equal(one.get_bias_tensor(), biases[one.key]), one.key
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("length", "blocks", "num_splits"), [(1, 0.39, 0), (1, 0.41, 1), (2, 0.41, 0)]
+)
+def test_steps_of_many_rows_divide_no_short_context(
+    demo, kernels, monkeypatch, length, blocks, num_splits
+):
+    """`blocks`: heads of keys in all rows, for each multiprocessor."""
+    from exllamav2 import attn
+
+    from switchyard.engine.backends.exl2.cuda.products import attention
+
+    replaced(demo, kernels)
+    own, found = attn.flash_attn_with_kvcache, set()
+
+    def attend(**options):
+        found.add(options["num_splits"])
+        return own(**options)
+
+    monkeypatch.setattr(attn, "flash_attn_with_kvcache", attend)
+    heads = 2 * demo.model.config.num_key_value_heads
+    monkeypatch.setattr(attention, "multiprocessors", lambda device: heads / blocks)
+    demo.run(torch.ones((2, length), dtype=torch.long), 0)
+    assert found == {num_splits}
 
 
 @torch.inference_mode()
