@@ -25,7 +25,7 @@ class PagingGenerator(PromptGenerator):
     ) -> None:
         """`work`: counters to add to; `settings`: the library's settings."""
         self.parked: list[PagedJob] = []
-        self._short: list[PagedJob] = []  # that lack a page
+        self._lacks_pages = False  # whether a job is short
         self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)
         self._work = work
@@ -86,7 +86,7 @@ class PagingGenerator(PromptGenerator):
         """Returns the first parked job of the highest priority, if it can return now. Running jobs
         that lack a page come first.
         """
-        if not self.parked or self.pending_jobs or self._short:
+        if not self.parked or self.pending_jobs or self._lacks_pages:
             return None
         job = min(self.parked, key=lambda one: (-one.job.priority, one.serial_number))
         has_pages = job.current_new_pages_required() <= len(self.unreferenced_pages)
@@ -105,7 +105,6 @@ class PagingGenerator(PromptGenerator):
         most recent token. Parks jobs, possibly some of these, to make room. No draw may be in
         progress.
         """
-        short = [job for job in self._short if job.is_short]
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
                 other = self._choose()
@@ -114,14 +113,16 @@ class PagingGenerator(PromptGenerator):
                 self.park(other)
         for job in jobs:
             job.is_short = job.is_active and not job.reach(num_tokens, self.pool)
-        self._short = short + [job for job in jobs if job.is_short]
+            self._lacks_pages |= job.is_short
         return [job for job in jobs if job.is_active and not job.is_short]
 
     def retry_short(self) -> None:
-        """Lets jobs that lack a page try again if there is one, or if a job can be parked now."""
-        self._short = [job for job in self._short if job.is_active and job.is_short]
-        if self._short and (self.unreferenced_pages or self._choose() is not None):
-            for job in self._short:
+        """Lets jobs that lack a page try again if there is one, or if a job can be parked now. Call
+        this after `start_returning`.
+        """
+        if self._lacks_pages and (self.unreferenced_pages or self._choose() is not None):
+            self._lacks_pages = False
+            for job in self.active_jobs:
                 job.is_short = False
 
     def park(self, job: PagedJob) -> None:
@@ -141,7 +142,7 @@ class PagingGenerator(PromptGenerator):
         newest one of the client with the most pages. None if the page has to wait.
         """
         others = [job for job in self.active_jobs if job.is_scored]
-        lowest = min(job.job.priority for job in others)
+        lowest = min((job.job.priority for job in others), default=0)  # same: 0, others are none
         choice = [job for job in others if job.job.priority == lowest and job.may_be_parked]
         pages: Counter[str] = Counter()
         for job in self.active_jobs:
