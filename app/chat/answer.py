@@ -14,7 +14,7 @@ class Answer(Choice):
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True
     ) -> None:
-        """`end`: ends the job early."""
+        """`end`: a function that ends the job early."""
         super().__init__()
         self.parts: list[Part] = []  # parts of the events passed to `add`
         self._parser = parser

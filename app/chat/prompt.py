@@ -104,7 +104,7 @@ class Prompts:
         return 1
 
     def _may_think(self, request: Chat, text: str) -> bool:
-        """Whether the model may begin its thoughts by itself after the prompt `text`."""
+        """Whether the model may start thinking on its own after the prompt `text`."""
         is_decided = text.rstrip().endswith(tuple(self._tags))
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
@@ -228,7 +228,7 @@ class Prompts:
         return self._set_format or template.traits.format
 
     def _with_thoughts(self, text: str) -> str:
-        """The prompt, ending inside thoughts. If the prompt did not end inside thoughts, the forced
+        """The prompt, extended if necessary so that it ends inside thoughts. Otherwise the forced
         end of thoughts could occur in an answer without thoughts. Raises InvalidJob if the template
         has no thoughts, or closes them in the prompt.
         """

@@ -96,10 +96,10 @@ class Transcripts:
         claim.settled.set()
 
     def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
-        """Adds a reader to a transcript. Returns False if the transcript has already been given up.
-        `max_extra`: the maximum number of readers besides the first reader of each answer. The
-        number is limited because each reader holds a request thread. Raises engine.Full if this
-        number has been reached.
+        """Adds a reader to a transcript. Returns False if the transcript has already been
+        abandoned. `max_extra`: the maximum number of readers besides the first reader of each
+        answer. The number is limited because each reader holds a request thread. Raises engine.Full
+        if this number has been reached.
         """
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())

@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 
 class WatchedClient(Client):
-    """A client that is checked regularly. Used by the thread that answers the client."""
+    """A client that is checked regularly. Used by the thread that responds to the client."""
 
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")
 
@@ -47,8 +47,9 @@ class WatchedClient(Client):
     ) -> Sequence[Item]:
         """Waits for items from `take`, and checks the client while waiting. Raises ClientGone.
 
-        `take` waits for at most the number of seconds that it is given. Returns no items after
-        `timeout` seconds, once `is_done`, or when the client becomes half-closed.
+        `take` waits for at most the number of seconds that it is given. Returns an empty sequence
+        after `timeout` seconds, once `is_done` returns True, or when the client becomes
+        half-closed.
         """
         end = time.monotonic() + timeout
         while True:

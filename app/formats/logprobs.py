@@ -9,7 +9,7 @@ LEAST = -9999.0  # represents minus infinity, which JSON doesn't have, as in Ope
 
 
 class TokenNames:
-    """The names of tokens in a response: their text, or `token_id:17`."""
+    """The names of tokens in a response: either their text or ids such as `token_id:17`."""
 
     def __init__(self, tokenizer: engine.Tokenizer, by_id: bool) -> None:
         self._tokenizer = tokenizer
@@ -92,7 +92,7 @@ def _empty() -> dict[str, list[Any]]:
 
 
 def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    """The logprobs of some tokens in a chat completion."""
+    """The `logprobs` object of a choice in a chat completion."""
     return {"content": token_logprobs(logprobs, names), "refusal": None}
 
 

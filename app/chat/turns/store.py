@@ -63,8 +63,8 @@ class StoredTurns:
         return turn if turn is not None and turn.owner == owner else None
 
     def remove(self, identifier: str, owner: str) -> bool:
-        """Deletes a turn of this owner. Returns False if there is no such turn. The text is kept as
-        long as another turn continues the deleted one.
+        """Deletes one of this owner's turns. Returns False if there is no such turn. The text is
+        kept as long as another turn continues the deleted one.
         """
         with self._lock:
             self._forget_old()

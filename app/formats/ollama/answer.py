@@ -34,7 +34,9 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model, without the `:latest` tag unless it is part of a served model's name."""
+    """The name of a model, without the `:latest` tag unless the tag is part of a served model's
+    name.
+    """
     if name is None or not name.endswith(LATEST):
         return name
     try:

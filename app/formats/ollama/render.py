@@ -108,7 +108,7 @@ class OllamaRender:
         return {**body, "message": message, "done": False}
 
     def _told(self) -> dict[str, Any]:
-        """The logprobs since the last body."""
+        """The logprobs of the tokens since the last body."""
         told, self._logprobs = self._logprobs, []
         if not (self._head.has_logprobs and told):
             return {}

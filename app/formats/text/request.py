@@ -80,7 +80,7 @@ class OtherServers(TextRequest):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, without those of inactive samplers, because clients send those too."""
+        """The parameters, without those of inactive samplers, which clients send as well."""
         for switch in cls.switches:
             window = given.get(switch.window) if switch.window else None
             if type(window) is int and window == 0:

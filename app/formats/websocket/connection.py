@@ -62,8 +62,8 @@ class SharedSocket:
     # simple_websocket's thread
 
     def recv(self, size: int) -> bytes:
-        """Receives data. First waits while more than MAX_UNREAD bytes have not been read as
-        messages.
+        """Receives data. First waits as long as more than MAX_UNREAD received bytes have not been
+        read as messages.
         """
         self._may_receive.wait()
         data = self._socket.recv(size)
@@ -104,7 +104,7 @@ class Connection:
         self._last_write = time.monotonic()
 
     def wake(self) -> None:
-        """Lets `wait` return. Any thread."""
+        """Makes `wait` return. Any thread may call this method."""
         self._websocket.event.set()
 
     def wait(self, timeout: float) -> None:
