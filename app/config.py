@@ -244,7 +244,9 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def num_threads(self) -> int:
-        """The number of request threads: one for each job and each WebSocket, plus the reserve."""
+        """The number of request threads: one for each job and each WebSocket, plus
+        `reserve_threads`.
+        """
         return self.max_jobs + self.max_websockets + self.reserve_threads
 
 

@@ -184,8 +184,8 @@ _NUMBERS = re.compile(
 
 
 def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
-    """The error for a message. The error includes the numbers if the message has the format that
-    `_too_long` and other servers use.
+    """The error that a message reports. The error includes the numbers of tokens if the message has
+    a format that `_too_long` or other servers use.
     """
     found = _NUMBERS.match(message)
     if found is None:
@@ -207,7 +207,7 @@ def _wait(seconds: float) -> dict[str, str]:
 
 def _whole_seconds(seconds: float) -> str:
     """The wait in whole seconds, at most two minutes, because OpenAI's clients don't retry at all
-    after longer waits.
+    if told to wait longer.
     """
     return str(math.ceil(min(max(seconds, 1), 120)))
 

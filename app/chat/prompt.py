@@ -1,4 +1,6 @@
-"""Builds the prompt of a chat, with the parser and constraint for its answer. Request threads."""
+"""Builds the prompt of a chat, with the parser and constraint for its answer. Runs on request
+threads.
+"""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -94,8 +96,8 @@ class Prompts:
 
     def max_calls(self, request: Chat) -> int | None:
         """The maximum number of calls in an answer. If the chat template allows only one call per
-        message, the maximum is 1, because the model was trained that way. A client that explicitly
-        requests several calls lifts this limit.
+        message, the maximum is 1, because the model was trained that way. This limit doesn't apply
+        if the client explicitly requests several calls.
         """
         offer = request.offer
         takes_two = self._template.chosen(has_tools=True).traits.takes_two_calls

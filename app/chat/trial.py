@@ -19,7 +19,7 @@ def open_tried(config: engine.ModelConfig) -> engine.Engine:
 
 
 def try_all(served: Iterable[engine.Served]) -> dict[str, engine.ModelError]:
-    """Tries to read all directories in one other process, and returns the errors of those that
+    """Tries to read all directories in a separate process, and returns the errors of those that
     fail.
     """
     paths = [path for one in served for path in one.config.directories]
@@ -27,5 +27,5 @@ def try_all(served: Iterable[engine.Served]) -> dict[str, engine.ModelError]:
 
 
 def read(model_dir: engine.ModelDir, tokenizer: engine.Tokenizer) -> None:
-    """Reads a directory in the trial process."""
+    """Reads a directory. Called in the trial process."""
     closing_ids(ChatTemplate(model_dir), tokenizer)

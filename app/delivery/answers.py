@@ -1,5 +1,5 @@
 """Makes responses from transcripts, both for the request itself and for clients that resume a
-stream or repeat an Idempotency-Key. Request threads.
+stream or repeat an Idempotency-Key. Runs on request threads.
 """
 
 import hashlib

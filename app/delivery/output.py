@@ -59,7 +59,7 @@ class Output:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that have been generated but not yet written. Any thread."""
+        """The number of tokens that have been generated but not yet written. Thread-safe."""
         return self._transcript.num_behind
 
     @property
@@ -137,8 +137,8 @@ class Output:
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """Like `_wait`, before the response has a status. Also raises any error before the
-        first frame.
+        """Like `_wait`, but for use before the response has a status: also raises any error before
+        the first frame.
         """
         frames = self._wait(timeout)
         if self._transcript.error is not None and self._transcript.has_nothing_but_error:

@@ -113,7 +113,7 @@ class Reader:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that have been generated but not taken. Any thread."""
+        """The number of tokens that have been generated but not taken. Thread-safe."""
         return self._stream.num_behind
 
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:

@@ -1,4 +1,4 @@
-"""Receives a request and submits its jobs, for all wire formats. Request threads."""
+"""Receives a request and submits its jobs, for all wire formats. Runs on request threads."""
 
 import contextlib
 import logging
@@ -184,7 +184,7 @@ def _submit(
     account: Account | None,
     wake: Callable[[], None] | None,
 ) -> engine.Stream:
-    """Submits the jobs, and counts them on the account if there is one."""
+    """Submits the jobs, and records them in the account if there is one."""
     if account is None:
         return model.submit(jobs, wake)
     account.reserve(jobs, request.num_jobs, jobs[0].kind, model.info.page_size)

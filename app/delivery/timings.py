@@ -138,7 +138,7 @@ class WithRunningTimings(Wrapped):
         """Returns None, because each body has its own timings."""
 
     def _note(self, event: engine.JobEvent) -> TimingsBody | None:
-        """The timings of the event's job, if it has new tokens."""
+        """The timings of the event's job if the event has new tokens; otherwise None."""
         job, now = self._jobs[event.identifier], time.monotonic()
         match event:
             case engine.Started():

@@ -1,4 +1,4 @@
-"""The kept transcripts, keyed by response and by Idempotency-Key. Request threads."""
+"""The kept transcripts, keyed by response and by Idempotency-Key. Runs on request threads."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The steps from a request to its response, for all wire formats. Request threads."""
+"""The steps from a request to its response, for all wire formats. Runs on request threads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

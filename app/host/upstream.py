@@ -88,8 +88,8 @@ class Upstream:
         return self._adapter is not None
 
     def mount(self, adapter: requests.adapters.BaseAdapter | None) -> None:
-        """Lets an adapter respond instead of the server, in this process. If `adapter` is None, the
-        server responds again. Used by tests of host applications.
+        """Makes an adapter respond in place of the server, for this process only. If `adapter` is
+        None, the server responds again. Used by tests of host applications.
         """
         self.close()
         self._adapter = adapter
@@ -197,7 +197,7 @@ class Incoming:
 
 
 class _Lost(Exception):
-    """A kept connection ended before a response began."""
+    """A connection that was kept open ended before a response began."""
 
 
 def _what_failed(error: requests.RequestException) -> str:

@@ -19,8 +19,8 @@ class Proxies:
         self._networks = [ipaddress.ip_network(name) for name in trusted if name != UNIX]
 
     def client_of(self, request: flask.Request) -> str:
-        """The rightmost address of `X-Forwarded-For` that is not a trusted proxy's. For a request
-        that doesn't come from a trusted proxy, the sender's address.
+        """The rightmost address in `X-Forwarded-For` that is not a trusted proxy's address. For a
+        request that doesn't come from a trusted proxy, this is the sender's address.
 
         A client can forge all addresses to the left of that one, and the whole header of a request
         that bypasses the proxies.

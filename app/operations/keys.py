@@ -98,7 +98,7 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of a file, as read at one time."""
+    """The entries of a key file at the time when it was read."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]

@@ -41,8 +41,8 @@ class BudgetKeeper(Protocol):
 
 
 class Bucket:
-    """A token bucket that fills up within a minute. Its level may fall below 0, and then recovers.
-    Running requests reserve a part of the level.
+    """A token bucket that fills up within a minute. Its level may fall below 0, from which it
+    recovers. Running requests reserve a part of the level.
     """
 
     def __init__(self, size: int, clock: Clock) -> None:
@@ -127,7 +127,9 @@ class Bucket:
 
 
 class Quota:
-    """The usage of one key. It survives changes of the key's limits while the server runs."""
+    """The usage of one key. The usage is kept when the key's limits change while the server
+    runs.
+    """
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ def reached(key: ApiKey, limit: str, seconds: float) -> LimitReached:
 
 
 class Quotas:
-    """The quotas of all keys that have been used, keyed by name. Any thread."""
+    """The quotas of all keys that have been used, keyed by name. Thread-safe."""
 
     def __init__(self, clock: Clock = time.monotonic, budgets: BudgetKeeper | None = None) -> None:
         self._clock = clock

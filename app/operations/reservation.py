@@ -29,7 +29,7 @@ class Need:
 def needs(
     key: ApiKey, jobs: Sequence[engine.Job], num_jobs: int, page_size: int, usual: float
 ) -> list[Need]:
-    """The needs of a request's jobs: `num_jobs` of the first prompt, then as many of each further
+    """The needs of a request's jobs: `num_jobs` for the first prompt, then as many for each further
     prompt. The first choice of a prompt reserves the whole prompt. Other choices find the prompt's
     full pages in the cache, so they reserve one page, or the whole prompt if they score it.
     `usual`: the number of tokens in a typical answer.

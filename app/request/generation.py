@@ -209,24 +209,26 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_tokens(self) -> int | None:
-        """The maximum number of new tokens that the request sets; None leaves the limit to the
-        server.
-        """
+        """The request's limit on new tokens; None leaves the limit to the server."""
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
 
     @property
     def asked_logprobs(self) -> int | None:
-        """The number of alternatives to show for each token; None: no logprobs in the answer."""
+        """The number of alternatives to show for each token; None means no logprobs in the
+        answer.
+        """
         return None
 
     @property
     def num_logprobs(self) -> int | None:
-        """The number of alternatives that the engine computes for each token; None: no logprobs."""
+        """The number of alternatives that the engine computes for each token; None means no
+        logprobs.
+        """
         return self.asked_logprobs
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The number of alternatives for each token in the prompt; None: no logprobs for the
+        """The number of alternatives for each token in the prompt; None means no logprobs for the
         prompt.
         """
         return None

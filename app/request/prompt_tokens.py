@@ -1,4 +1,4 @@
-"""Prompts in the form of tokens. Pure."""
+"""Tokenized prompts. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,9 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt, and the tokens that end its generation in addition to the model's own."""
+    """A prompt, and the tokens that end its generation in addition to the model's own end
+    tokens.
+    """
 
     token_ids: tuple[int, ...]
     ends: tuple[int, ...] = ()

@@ -195,8 +195,8 @@ class Sampled(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Handles TabbyAPI's `min_temp` and `max_temp`, and also `repeat_last_n`: only under this
-        name, a window of 0 tokens means no penalty, as in llama.cpp and Ollama.
+        """Handles TabbyAPI's `min_temp` and `max_temp`, and `repeat_last_n`. Only under the latter
+        name does a window of 0 tokens mean no penalty, as in llama.cpp and Ollama.
         """
         body = _warmed(body)
         if type(window := body.get("repeat_last_n")) is not int or window:
@@ -245,9 +245,8 @@ class Sampled(Parameters):
         return self.negative_prompt is not None and self.cfg_scale == 1
 
     def _check_mirostat(self) -> None:
-        """Checks the parameters that are combined with mirostat. Because front ends always send
-        filters, filters are listed in the response; if the response can't list them, they are
-        refused.
+        """Checks the parameters that are combined with mirostat. Front ends always send filters, so
+        these are listed in the response. If the response can't list them, they are refused.
         """
         for name in _FILTERS:
             default = engine.PARAMETERS[name].default

@@ -1,4 +1,4 @@
-"""Stored responses, which clients can read again or continue by identifier. Any thread.
+"""Stored responses, which clients can read again or continue by identifier. Thread-safe.
 
 Kept transcripts (`delivery.transcripts`) hold frames of running answers, for readers that come and
 go. Stored responses are complete, and share memory with the responses that continue them, so they

@@ -1,4 +1,4 @@
-"""Answers requests to Ollama's API, streamed or not. Request threads."""
+"""Answers requests to Ollama's API, streamed or not. Runs on request threads."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""A WebSocket and its socket.
+"""A WebSocket and the socket beneath it.
 
 The request thread reads and writes messages. simple_websocket's own thread receives data, and
 answers pings and the closing handshake.
