@@ -131,14 +131,14 @@ class Output:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stops reading the transcript. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """Like `_wait`, but for use before the response has a status: also raises any error before
-        the first frame.
+        """Like `_wait`, for use before the response has a status. Also raises any error before the
+        first frame.
         """
         frames = self._wait(timeout)
         if self._transcript.error is not None and self._transcript.has_nothing_but_error:

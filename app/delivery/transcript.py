@@ -139,7 +139,8 @@ class Transcript(Reader):
 
 
 class KeptTranscript(Transcript):
-    """The kept frames of one answer. Several threads may read it, each from its own position.
+    """The kept frames of one answer. Several threads may read the transcript, each from its own
+    position.
 
     A kept transcript needs no thread of its own: a reader that waits for the next frame drives it.
     That reader takes the jobs' events and writes the frames for all readers. When the last reader

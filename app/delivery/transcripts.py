@@ -60,7 +60,7 @@ class Transcripts:
             claim.settled.set()
 
     def find(self, identifier: str, owner: str) -> KeptTranscript | None:
-        """Finds this owner's kept stream with numbered frames by the response's identifier."""
+        """Finds, by the response's identifier, this owner's kept stream with numbered frames."""
         with self._lock:
             self._forget_old()
             kept = self._kept.get(identifier)

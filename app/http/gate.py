@@ -74,7 +74,7 @@ class Place:
         self._gate = gate
 
     def leave(self) -> None:
-        """Idempotent."""
+        """Leaves the gate. Idempotent."""
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.leave(self)

@@ -43,7 +43,7 @@ class LedgerError(SettingsError):
 
 
 def open_file(path: str) -> sqlite3.Connection:
-    """Opens the file for writing, by any thread. Raises LedgerError.
+    """Opens the file for writing from any thread. Raises LedgerError.
 
     A missing file is created, readable only by its owner.
     """

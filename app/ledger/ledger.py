@@ -213,7 +213,7 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _lock(path: str) -> int:
-    """Locks a file beside the ledger, until the returned descriptor is closed.
+    """Locks a file next to the ledger until the returned descriptor is closed.
 
     Without the lock, a second server would mark the first server's running requests as lost. Raises
     LedgerError.

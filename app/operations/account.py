@@ -234,7 +234,7 @@ class Account:
 
     def _paid_prompt(self, used: engine.Used) -> int:
         """The prompt tokens that a job pays for. The first choice of a prompt pays for all of them;
-        further choices pay only for those that they compute again.
+        further choices pay only for prompt tokens that they compute again.
         """
         return used.prompt_tokens if used.identifier in self._firsts else used.computed_tokens
 

@@ -110,7 +110,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _text_body(self, index: int) -> TextBody | None:
-        """Like `text_body`, but for a choice that has begun."""
+        """Like `text_body`. Called for a choice that has begun."""
 
     @abc.abstractmethod
     def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
