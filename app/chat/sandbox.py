@@ -217,8 +217,9 @@ def _limit(value: Any) -> int:
 
 
 def _size(value: Any) -> int:
-    """The approximate length of the value as text, in characters, even if its lists share items.
-    The depth of items also counts, because JSON is indented by depth. Stops soon after MAX_LENGTH.
+    """The approximate length of the value as text, in characters, even if lists in the value share
+    items. The depth of items also counts, because JSON is indented by depth. Stops soon after
+    MAX_LENGTH.
     """
     size, weight = 0, _ITEM
     level: list[Iterable[Any]] = [(value,)]

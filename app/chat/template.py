@@ -102,8 +102,8 @@ class ChatTemplate:
     def render(self, conversation: Conversation, escape: Callable[[str], str]) -> str:
         """The text of the prompt. `escape` is applied to all of the user's text.
 
-        Raises engine.InvalidJob if there is no usable template, or if it refuses the messages or
-        fails.
+        Raises engine.InvalidJob if there is no usable template, or if the template refuses the
+        messages or fails.
         """
         if self._template is None:
             missing = "the model has no chat template; use /v1/completions"

@@ -54,7 +54,7 @@ class HowToThink(Parameters):
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
         """Merges `nested` with the parameters that the client set under their own names. `nested`:
-        values that the wire format has elsewhere. `places`: where it has them, for error messages.
+        values that the wire format has elsewhere. `places`: their locations, for error messages.
         Raises BadRequest if a parameter's two values differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}

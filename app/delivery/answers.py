@@ -54,7 +54,7 @@ class WholeWriter:
 
 
 def event_position() -> tuple[str, int] | None:
-    """The identifier of a response, and the number of its events that the client has received.
+    """The identifier of a response, and how many of its events the client has received.
 
     Both come from the current request's Last-Event-ID header. Returns None without this header.
     Raises BadRequest.
@@ -110,8 +110,8 @@ class Answers:
         """The rest of a kept stream, after its first `position` frames; status 204 if nothing is
         left.
 
-        Raises werkzeug's 404 if this client has no such stream, and BadRequest if the stream has no
-        such frame.
+        Raises werkzeug's NotFound if this client has no such stream, and BadRequest if the stream
+        has no such frame.
         """
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):

@@ -207,9 +207,9 @@ def max_new_tokens(
 ) -> int:
     """The limit on new tokens for a prompt of `prompt_tokens` tokens.
 
-    This is the request's own limit if it sets one, otherwise the default. If `clamp_max_tokens` is
-    on, a limit beyond the context is reduced, and the response names the parameter. `most`: the API
-    key's limit. Raises PromptTooLong, or BadRequest.
+    This is the request's own limit if the request sets one, otherwise the default. If
+    `clamp_max_tokens` is on, a limit beyond the context is reduced, and the response names the
+    parameter. `most`: the API key's limit. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:

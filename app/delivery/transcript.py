@@ -144,7 +144,7 @@ class KeptTranscript(Transcript):
 
     A kept transcript needs no thread of its own: a reader that waits for the next frame drives it.
     That reader takes the jobs' events and writes the frames for all readers. When the last reader
-    has left, its thread continues for `keep` seconds, in case a client comes back.
+    leaves, its thread keeps driving the transcript for `keep` seconds, in case a client comes back.
     """
 
     __slots__ = (

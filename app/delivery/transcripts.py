@@ -71,7 +71,7 @@ class Transcripts:
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
         """The claim on a key, and whether it is new. The caller must settle a new claim.
 
-        Raises werkzeug's 422 if a different request has used the key.
+        Raises werkzeug's UnprocessableEntity if a different request has used the key.
         """
         with self._lock:
             self._forget_old()

@@ -99,7 +99,7 @@ def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) ->
 def token_logprobs(
     logprobs: Iterable[engine.TokenLogprob], names: TokenNames
 ) -> list[dict[str, Any]]:
-    """Each token with its name, logprob and bytes, and the most probable tokens at its position."""
+    """For each token, its name, logprob and bytes, and the most probable tokens at its position."""
     return [
         {
             **_chat_token(logprob.token_id, logprob.logprob, names),
@@ -112,7 +112,7 @@ def token_logprobs(
 def prompt_logprobs(
     logprobs: Iterable[engine.TokenLogprob | None], num_top: int, names: TokenNames
 ) -> list[dict[str, Any] | None]:
-    """For each token in a prompt, that token and the `num_top` most probable tokens at its
+    """For each token in a prompt, the token itself and the `num_top` most probable tokens at its
     position, keyed by id.
     """
     return [None if one is None else _ranked(one, num_top, names) for one in logprobs]

@@ -39,7 +39,8 @@ def _num_marks(data: bytes) -> int:
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """The JSON object in the current request's body. Raises BadRequest, or werkzeug's 415.
+    """The JSON object in the current request's body. Raises BadRequest, or werkzeug's
+    UnsupportedMediaType.
 
     NaN and infinities are accepted here, so that validation can name the parameter.
     """
@@ -80,8 +81,8 @@ def is_curls(data: bytes) -> bool:
 def read_bytes(max_bytes: int) -> bytes:
     """The body of the current request, unparsed. A second call returns the same bytes at no cost.
 
-    Raises BadRequest, werkzeug's 413 or 415, BodyTimeout, or EngineError if the server has no
-    thread to read with.
+    Raises BadRequest, werkzeug's RequestEntityTooLarge or UnsupportedMediaType, BodyTimeout, or
+    EngineError if the server has no thread to read with.
     """
     coding = flask.request.content_encoding
     if coding not in (None, "identity"):

@@ -71,9 +71,9 @@ class Client:
     def look(self) -> Presence:
         """The state of the connection now. Never waits.
 
-        `half-closed`: the client will send nothing more. It may still read, or may have closed the
-        connection. A write shows which of the two is true, because a closed connection responds
-        with a reset.
+        `half-closed`: the client will send nothing more. The client may still read, or may have
+        closed the connection. A write shows which of the two is true, because a closed connection
+        responds with a reset.
         """
         if self._poll is not None:
             for _, flags in self._poll.poll(0):

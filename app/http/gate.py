@@ -11,7 +11,7 @@ time, for a millisecond. An input that turns out to be more work than its size s
 gate again, through `parts.weight`.
 
 While an input is inside, threads give up the GIL ten times as often. The engine thread takes the
-GIL about a hundred times per step, and would otherwise wait 5 ms for it each time. When no input is
+GIL about a hundred times per step, and would otherwise wait 5 ms each time. When no input is
 inside, shorter turns cost more than they gain, because hundreds of reader threads would keep
 switching.
 """

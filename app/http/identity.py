@@ -86,8 +86,8 @@ def is_operator(request: flask.Request) -> bool:
     """Whether a request has an operator's rights.
 
     With API keys, the key's role must be admin. Without API keys, the request must come from a
-    process on the server's own machine; headers of a proxy, or a browser's `Origin`, show that it
-    does not.
+    process on the server's own machine; headers of a proxy, or a browser's `Origin`, show that the
+    request did not.
     """
     if (caller := caller_of(request)) is not None:
         return caller.is_admin

@@ -44,7 +44,9 @@ class Proxies:
 
 
 def _address(name: str) -> Address | None:
-    """The address without its port, or None. An IPv4-mapped IPv6 address becomes IPv4."""
+    """The address without its port. None if the text is not an address. An IPv4-mapped IPv6 address
+    becomes IPv4.
+    """
     if name.startswith("["):
         name = name[1:].partition("]")[0]
     elif name.count(":") == 1:

@@ -115,7 +115,7 @@ class Budgets:
             self._spent.setdefault(name, _Spent(day)).add(day, tokens)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """Each key that has a budget, with the tokens of its finished requests in its budget
+        """Each key that has a budget, with the tokens of the key's finished requests in its budget
         period.
         """
         now = self._clock()

@@ -204,7 +204,9 @@ def _route_of(account: Account) -> str | None:
 
 
 def _id_of(account: Account) -> str:
-    """The identifier of the response. The identifiers of its jobs are derived from it."""
+    """The identifier of the response. The identifiers of the jobs are derived from this
+    identifier.
+    """
     return account.identifiers[0].rpartition("-")[0]
 
 

@@ -51,8 +51,8 @@ ModelChange: Any = pydantic.create_model(
 
 
 def named(name: str) -> str:
-    """The name of the model that has the given name or alias. Adds the model to the table if it is
-    in `models_dir`.
+    """The name of the model that has the given name or alias. Adds the model to the table if the
+    model is in `models_dir`.
 
     Raises engine.ModelNotFound.
     """

@@ -1,4 +1,4 @@
-"""Metrics of requests, counted as their accounts end."""
+"""Metrics of requests, counted when their accounts close."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, get_args

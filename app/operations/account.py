@@ -1,4 +1,6 @@
-"""The account of a request: the key that pays for it, the tokens of its jobs, and when it ends."""
+"""The account of a request: the key that pays for it, the tokens of its jobs, and when the request
+ends.
+"""
 
 import threading
 import time
@@ -52,8 +54,8 @@ UNKNOWN = Consumption()
 
 
 class Account:
-    """The account of one request. The account closes when the answer and all jobs have ended. If a
-    client leaves, its jobs end after the answer.
+    """The account of one request. The account closes when the answer and all jobs have ended. If
+    the client leaves, the jobs end after the answer.
     """
 
     __slots__ = (

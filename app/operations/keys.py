@@ -214,8 +214,8 @@ def _parse(part: str, text: str) -> list[Any]:
 
 
 def _reason(text: str) -> str:
-    """The reason why a text isn't TOML, with the line number in the whole file. Empty if it is
-    TOML.
+    """The reason why a text isn't TOML, with the line number in the whole file. Empty if the text
+    is TOML.
     """
     try:
         tomllib.loads(text)

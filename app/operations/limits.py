@@ -23,8 +23,8 @@ class Level(NamedTuple):
 
 
 class BudgetKeeper(Protocol):
-    """Keeps the budgets of the keys that have one. Any thread may use it; a call briefly holds a
-    lock.
+    """Keeps the budgets of the keys that have one. Any thread may use the keeper; a call briefly
+    holds a lock.
     """
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
@@ -75,7 +75,7 @@ class Bucket:
 
     def reserve(self, amount: float) -> float:
         """Reserves an amount if it is available, and returns 0. Otherwise returns the seconds until
-        it may be available. A full bucket allows an amount that exceeds its size.
+        the amount may be available. A full bucket allows an amount that exceeds its size.
         """
         with self._lock:
             self._settle()

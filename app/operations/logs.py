@@ -1,5 +1,5 @@
-"""Formats and destinations of logs. A separate thread writes them, because the engine thread must
-not wait for a terminal or a disk.
+"""Formats and destinations of logs. A separate thread writes the logs, because the engine thread
+must not wait for a terminal or a disk.
 """
 
 import atexit

@@ -86,7 +86,9 @@ class PartParser:
         return self._state == self._arguments
 
     def push(self, text: str, num_tokens: int = 0) -> list[Part]:
-        """The parts that this piece of text completes. `num_tokens`: the number of its tokens."""
+        """The parts that this piece of text completes. `num_tokens`: the number of tokens in the
+        piece.
+        """
         if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:
             self._thought_tokens += num_tokens
         self._pieces.append(text)
@@ -110,7 +112,9 @@ class PartParser:
         self._num_new = 0
 
     def _drop_begun_call(self) -> None:
-        """Drops the end of the held text that may have become a call, unless it is white space."""
+        """Drops the end of the held text if it may have become a call, unless that end is white
+        space.
+        """
         if self._format is None:
             return
         patterns = (self._format.first, self._format.next, self._format.anywhere)

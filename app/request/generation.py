@@ -192,7 +192,8 @@ class Generation(Constrained, Sampled):
         """The request with the parameters of its preset. The request's own parameters take
         precedence.
 
-        Raises BadRequest if there is no such preset, or its parameters conflict with the others.
+        Raises BadRequest if there is no such preset, or if the preset's parameters conflict with
+        the others.
         """
         if self.preset is None:
             return self

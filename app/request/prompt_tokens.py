@@ -17,7 +17,9 @@ class PromptTokens:
 
 
 def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-    """The prompt as a tuple. Raises PromptTooLong if it has more than `max_tokens` tokens."""
+    """The prompt as a tuple. Raises PromptTooLong if the prompt has more than `max_tokens`
+    tokens.
+    """
     if len(token_ids) > max_tokens:
         raise engine.PromptTooLong(
             f"the prompt has {len(token_ids)} tokens, but the context holds only {max_tokens}",

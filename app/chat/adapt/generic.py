@@ -1,5 +1,5 @@
-"""Writes tools, calls and results into the text of a conversation, for models whose chat template
-does not support them. Pure.
+"""Writes tools, calls and results into the text of a conversation, for chat templates that do not
+support these. Pure.
 """
 
 import json

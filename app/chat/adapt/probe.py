@@ -1,6 +1,4 @@
-"""Finds out what a chat template accepts, and how it writes calls, by rendering small
-conversations.
-"""
+"""Renders small conversations to find out what a chat template accepts, and how it writes calls."""
 
 import itertools
 import re

@@ -21,7 +21,7 @@ LINES = Framing(JSON_LINES.frame, JSON_LINES.mimetype, heartbeat=b" ")
 
 @dataclass(frozen=True, slots=True)
 class OllamaHead:
-    """The members of an answer that are known before it begins."""
+    """The members of an answer that are known before the answer begins."""
 
     model: str
     created_at: str  # the same for all bodies, so that consecutive frames differ only in their text

@@ -61,7 +61,9 @@ WINDOW = "Number of most recent tokens to which the sampler applies. -1: all. 0:
 
 
 class Switch(NamedTuple):
-    """A sampler's main parameter. If it has the value `off`, the `others` have no effect."""
+    """A sampler's main parameter. If the parameter has the value `off`, the `others` have no
+    effect.
+    """
 
     name: str
     off: float

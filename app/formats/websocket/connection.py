@@ -25,8 +25,8 @@ _CLOSED = (OSError, simple_websocket.ConnectionClosed, wsproto.utilities.LocalPr
 
 
 class SharedSocket:
-    """A wrapper around the socket, for simple_websocket. Two threads write to it, and each frame is
-    written in one piece.
+    """A wrapper around the socket, for simple_websocket. Two threads write to the socket, and each
+    frame is written in one piece.
 
     The server, not the receiving thread, closes the real socket.
     """
