@@ -23,7 +23,9 @@ class TokenNames:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The token's name. Bytes that aren't text become escapes such as `\\xf0`, after `mark`."""
+        """The token's name. If its bytes aren't text, the name is `mark`, followed by the bytes
+        with escapes such as `\\xf0`.
+        """
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)

@@ -1,4 +1,4 @@
-"""Generates in the process of the host application."""
+"""Generates text in the process of the host application."""
 
 import contextlib
 import logging

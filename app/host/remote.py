@@ -1,4 +1,4 @@
-"""Generates on a Switchyard server: the client mode of the extension."""
+"""Generates text on a Switchyard server, for the client mode of the extension."""
 
 import json
 from collections.abc import Sequence
@@ -134,8 +134,8 @@ class Remote:
         """A response with status 200.
 
         If the server has no room, the request is retried after the time in the response's
-        Retry-After header. Retries end after the request's `timeout`, or else after the
-        `queue_timeout` setting.
+        Retry-After header. Retries end after the request's `timeout`, or else after `queue_timeout`
+        seconds.
         """
         if self._is_closed:
             raise engine.Dead(

@@ -103,7 +103,7 @@ class Gate:
     ) -> None:
         """At most `max_waiting` inputs wait. Waiting inputs and running jobs (`num_busy`) are at
         most `max_busy` in total, because each holds a request thread, and some threads must stay
-        free. `prepared`: see `Threads`; called for each large input.
+        free. `prepared`: see `Threads.on_prepared`; called for each large input.
         """
         self._max_waiting = max_waiting
         self._max_busy = max_busy

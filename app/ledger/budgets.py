@@ -43,7 +43,7 @@ class _Spent:
         return self._of_month if period == "month" else self._total
 
     def _turn_to(self, day: str) -> None:
-        """Begins a new period if `day` is later. Setting the clock back begins no period."""
+        """Begins a new period if `day` is later. Setting the clock back does not begin a period."""
         if day > self._day:
             self._of_day = 0
             if day[:7] != self._day[:7]:

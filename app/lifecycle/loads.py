@@ -1,4 +1,4 @@
-"""Events of loads and of models' states."""
+"""Events that report loads and the states of models."""
 
 import time
 from collections.abc import Iterator

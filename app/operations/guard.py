@@ -1,5 +1,5 @@
-"""The guard of the routes, which checks API keys, roles and limits, and keeps accounts. Request
-threads.
+"""The guard of the routes, which checks API keys, roles and limits, and keeps accounts. Runs on
+request threads.
 """
 
 import contextlib

@@ -41,8 +41,8 @@ class BudgetKeeper(Protocol):
 
 
 class Bucket:
-    """A token bucket that fills up within a minute. Its level may fall below 0, from which it
-    recovers. Running requests reserve a part of the level.
+    """A token bucket that fills up within a minute. Its level may fall below 0, and then recovers
+    over time. Running requests reserve a part of the level.
     """
 
     def __init__(self, size: int, clock: Clock) -> None:
@@ -167,7 +167,7 @@ class Quota:
             self._num_requests -= 1
 
     def count_request(self) -> None:
-        """Counts a request in this minute. Raises LimitReached."""
+        """Counts a request toward the limit per minute. Raises LimitReached."""
         if self.requests is not None and (seconds := self.requests.take()):
             raise reached(self.key, f"{self.requests.size} requests a minute", seconds)
 

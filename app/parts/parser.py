@@ -112,8 +112,8 @@ class PartParser:
         self._num_new = 0
 
     def _drop_begun_call(self) -> None:
-        """Drops the end of the held text if it may have become a call, unless that end is white
-        space.
+        """Drops the end of the held text if that end may be the beginning of a call, unless it is
+        white space.
         """
         if self._format is None:
             return

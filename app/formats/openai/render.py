@@ -102,7 +102,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        """The bodies before a choice's first new text. `logprobs`: those of the prompt."""
+        """The bodies before a choice's first new text. `logprobs`: the prompt's logprobs."""
 
     @abc.abstractmethod
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
