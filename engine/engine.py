@@ -282,7 +282,7 @@ class Engine:
         self.tokenizer = Tokenizer(self.model_dir)
 
     def _note(self, event: ThreadEvent, batches: Batches) -> None:
-        """Record an event of the engine thread itself. The caller holds the lock."""
+        """Record an event that concerns the engine thread itself. The caller holds the lock."""
         if isinstance(event, PendingList | JobList):
             self._places.note(event)
         elif self._standing.note(event):

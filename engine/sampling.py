@@ -29,8 +29,8 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One sampling parameter. `default` turns it off. A parameter that is `part_of` another one is
-    off whenever the other one is off.
+    """One sampling parameter. `default` turns it off. A parameter that is `part_of` another is off
+    whenever that parameter is off.
     """
 
     default: Any

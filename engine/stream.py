@@ -135,8 +135,8 @@ class Stream:
         return events
 
     def take_now(self) -> Sequence[JobEvent]:
-        """Returns the events that have accumulated. Never waits, so it skips the queue's locks. For
-        a thread that takes a token from each of many streams.
+        """Returns the events that have accumulated. Never waits, so it skips the queue's locks.
+        Intended for a thread that takes a token from each of many streams.
         """
         batches = self._batches
         if not batches:

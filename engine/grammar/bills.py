@@ -68,7 +68,9 @@ class Bill:
 
 
 class Bills:
-    """The debts of clients, which are the excess of their jobs, including jobs that have ended."""
+    """The debts of clients. A debt is the excess of all jobs of a client, including jobs that have
+    ended.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -130,8 +130,8 @@ class Grammars:
             give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
-        """Returns the tokens whose text extends beyond the end of `text`, by the number of bytes of
-        `text` before the token.
+        """Returns the tokens whose text extends beyond the end of `text`, grouped by the number of
+        bytes of `text` that precede the token.
         """
         whole = text.encode()
         found: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Questions to replicas, which may also hold jobs of other servers. Under the link's lock."""
+"""Questions to replicas, which may also hold jobs of other servers. Used under the link's lock."""
 
 from collections.abc import Sequence
 

@@ -142,8 +142,8 @@ class Memory:
         tokens: int,
         split: Sequence[float],
     ) -> bool:
-        """Fill one GPU after another, as ExLlamaV2 does. All memory counts or, with a split, only
-        weights and work space.
+        """Fill one GPU after another, as ExLlamaV2 does. Without a split, all memory counts; with a
+        split, only weights and work space count.
         """
         gpu, weights_here = 0, 0
         layer_cache = footprint.layer_cache(mode, tokens)

@@ -1,5 +1,5 @@
-"""Chooses which models to evict for another model. Pure, except for `free`, and for `needed`, which
-looks up the free memory of the GPUs.
+"""Chooses which models to evict for another model. Does no I/O, except in `free` and in `needed`,
+which looks up the free memory of the GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -56,7 +56,7 @@ def victims(
 ) -> list[str] | None:
     """The models in `loaded` to evict so that `needed` fits and at least `excess` models are
     unloaded. Idle models come first, and among these the least recently used. The list is minimal.
-    None if evicting all of `loaded` would not suffice.
+    Returns None if evicting all of `loaded` would not suffice.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:

@@ -44,8 +44,8 @@ class Names:
         aliases: Mapping[str, str],
         default: str | None = None,
     ) -> None:
-        """`default`: the model for requests without a name, which is the first model if None.
-        Raises ModelError for an alias of an unknown model.
+        """`default`: the model for requests that name none; None means the first model. Raises
+        ModelError for an alias of an unknown model.
         """
         self._entries = entries
         self._changed = changed

@@ -45,7 +45,7 @@ class Models:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`aliases`: maps aliases to model names; an alias may end in `*`, which matches any
-        ending. `default`: the model for requests without a name, which is the first model if None.
+        ending. `default`: the model for requests that name none; None means the first model.
         `max_loaded`: the maximum number of engines, or 0 if only memory limits the number.
         `load_wait`: seconds that a request waits for its model. Raises ModelError for an alias of
         an unknown model, and for a model with load = "start" whose files can't be read. If another
@@ -117,8 +117,8 @@ class Models:
         return self._lessor.lease(self._names.find(name), check)
 
     def load(self, name: str) -> Load | None:
-        """Begin to load a model in the table. Returns None if it is loaded. Raises ModelNotFound,
-        LoadUnderWay.
+        """Begin to load a model in the table. Returns None if it is already loaded. Raises
+        ModelNotFound, LoadUnderWay.
         """
         entry = self._names.find(name)
         with self._changed:

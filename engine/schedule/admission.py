@@ -32,7 +32,9 @@ State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Stands(Protocol):
-    """The state of an engine. `max_jobs`: the maximum number of jobs with its configuration."""
+    """The state of an engine. `max_jobs`: the maximum number of jobs that its configuration
+    allows.
+    """
 
     @property
     def state(self) -> State: ...

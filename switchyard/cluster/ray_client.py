@@ -62,7 +62,7 @@ def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
 
 def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
     """Why the head refuses this machine, or empty if it doesn't. Runs in another process, because
-    Ray, if imported here, would occupy memory as long as this process runs.
+    Ray, if imported here, would occupy memory for as long as this process runs.
     """
     command = [sys.executable, "-c", KNOCK, f"{cluster.head}:{PORT}"]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, timeout=60)

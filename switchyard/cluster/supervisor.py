@@ -79,7 +79,7 @@ class Supervisor:
         return loads_in(self._engine.status)
 
     def __del__(self) -> None:
-        """Serve ends a replica with this method, and waits until it returns."""
+        """Serve ends a replica by calling this method, and waits for it to return."""
         with contextlib.suppress(AttributeError):  # the constructor has failed
             self._engine.end(self._grace)
 

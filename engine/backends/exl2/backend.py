@@ -274,7 +274,7 @@ class Exl2Backend:
         return Exl2Job(job, stops, sampler, self._detokenizer(job, ends), ends)
 
     def _release(self, identifier: str) -> Exl2Job | None:
-        """Returns the job, if it exists."""
+        """Release the job, if it exists, and return it."""
         job = self._jobs.pop(identifier, None)
         if job is not None:
             self._generator.cancel(job)

@@ -163,8 +163,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def row_start(self, length: int) -> int | None:
         """Returns the start of a row of `length` tokens that contains the chunk and whose padding
-        no other job reads. This is `start`, or an earlier position in the same page; None if there
-        is no room.
+        no other job reads. This is `start`, or an earlier position in the same page. Returns None
+        if there is no room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next

@@ -11,7 +11,7 @@ from switchyard.engine.errors import ModelError
 
 
 class Exl3Model:
-    """The model interface that ExLlamaV2DynamicGenerator uses with pages, which is `config` and
+    """The model interface that ExLlamaV2DynamicGenerator uses with pages: `config` and
     `forward_chunk`.
     """
 

@@ -1,4 +1,4 @@
-"""Forces tokens if the model has not written a given text by a limit. Engine thread."""
+"""Forces tokens if the model has not written a given text within a limit. Engine thread."""
 
 from switchyard.engine.backends.sampling.rules import Only
 from switchyard.engine.job import Forced

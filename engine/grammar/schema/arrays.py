@@ -1,4 +1,4 @@
-"""Rules of an array. Pure."""
+"""Rules for arrays. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rules of numbers. Pure."""
+"""Rules for numbers. Pure."""
 
 import json
 import math
@@ -141,8 +141,8 @@ def numbers(
 
 
 def _by_decimals(multiple: Fraction) -> list[float]:
-    """A multiple, and its common multiples with each smaller number of decimals. With 0.25 alone,
-    the compiler accepts 1.50, but not 1.5.
+    """The multiple, and the larger multiples of it that have fewer decimals. With 0.25 alone, the
+    compiler accepts 1.50, but not 1.5.
     """
     found = [multiple]
     places, one = Fraction(1, 10), multiple * 10

@@ -1,4 +1,4 @@
-"""Rules of strings. Pure."""
+"""Rules for strings. Pure."""
 
 import json
 from collections.abc import Sequence

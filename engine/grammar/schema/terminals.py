@@ -49,8 +49,8 @@ class Terminals:
         return " & ".join([f"/{whole}/", *no_names, *(f"~{one}" for one in excluded)])
 
     def may_spell(self, characters: int) -> bool:
-        """Uses up the budget of characters that may be spelled in every way. Returns False if too
-        little of it is left.
+        """Takes `characters` from the budget of characters that may be spelled in every way.
+        Returns False if too few are left.
         """
         if characters > self._left:
             return False

@@ -34,7 +34,8 @@ class Entrance(Generic[Guest]):
     ) -> None:
         """`begin` gives a request a thread. `turn_away` is called for a request that has waited too
         long or finds `max_waiting` others ahead of it. `forget` is called for a request whose
-        client has left, as `has_left` reports. All may be called on any thread, and must not block.
+        client has left, as `has_left` reports. All three may be called on any thread, and must not
+        block.
         """
         self._begin = begin
         self._turn_away = turn_away

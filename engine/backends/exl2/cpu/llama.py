@@ -36,8 +36,8 @@ PLAIN: dict[str, object] = {
 
 
 class CpuLlama:
-    """A Llama model with the attributes that ExLlamaV2DynamicGenerator needs in paged mode, which
-    are `config` and `forward_chunk`.
+    """A Llama model with the attributes that ExLlamaV2DynamicGenerator needs in paged mode:
+    `config` and `forward_chunk`.
     """
 
     def __init__(self, config: ExLlamaV2Config) -> None:

@@ -45,7 +45,7 @@ class PagedJob(PromptJob):
 
     @property
     def num_found(self) -> int:
-        """The number of tokens of the job's prompts that were found in the cache when it first
+        """The number of tokens in the job's prompts that were found in the cache when it first
         started.
         """
         if self._num_found is not None:
@@ -54,13 +54,13 @@ class PagedJob(PromptJob):
 
     @property
     def num_cached(self) -> int:
-        """The number of tokens of the prompt that were found in the cache. For a pair, this is the
+        """The number of tokens in the prompt that were found in the cache. For a pair, this is the
         mean of both prompts, but at most the length of the first.
         """
         return min(self.num_found // len(self.sequences), len(self.job.prompt))
 
     def freeze_progress(self) -> None:
-        """Called when pages are released. The reported progress of the prompt then no longer
+        """Called when pages are released. The reported progress of prompt processing then no longer
         changes.
         """
         if self.is_decoding:

@@ -16,8 +16,8 @@ class Pool:
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:
-        """Returns a page for one job; None if no page is left. While `can_revert` is set, releasing
-        the page restores its former content.
+        """Returns a page for one job, or None if no page is left. While `can_revert` is set,
+        releasing the page restores its former content.
         """
         generator = self._generator
         if not generator.unreferenced_pages:

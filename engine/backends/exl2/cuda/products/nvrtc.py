@@ -25,7 +25,7 @@ HEADERS = ("instructions.cuh", "halves.cuh", "weights.cuh")
 
 
 class Compiler:
-    """Raises Unavailable if NVRTC can't be loaded."""
+    """NVRTC, loaded as a library. Raises Unavailable if it can't be loaded."""
 
     def __init__(self) -> None:
         self._library = _load()
