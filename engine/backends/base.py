@@ -23,7 +23,9 @@ class Backend(Protocol):
         """Load the model and warm up. Raises ModelError, or any error that a library raises."""
 
     def has_room(self, job: Job) -> bool:
-        """Whether `job` can start now. If it can't even when no job is active, it can never start."""
+        """Whether `job` can start now. If it can't even when no job is active, it can never
+        start.
+        """
 
     def enqueue(self, job: Job) -> None:
         """Start `job` in the next iteration; call this only after `has_room`. Raises Rejected or

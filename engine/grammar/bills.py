@@ -1,4 +1,6 @@
-"""Measures the cost of computing masks, by job and by client. Any thread. Doesn't use torch."""
+"""Measures the cost of computing masks, by job and by client. Can be used on any thread. Doesn't
+use torch.
+"""
 
 import math
 import threading

@@ -1,5 +1,6 @@
 """Creates constraints from clients' JSON schemas, regular expressions, lists of choices and
-grammars. Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
+grammars. Does no I/O. Runs on request threads. `Grammars` compiles a constraint, and may still
+refuse it.
 """
 
 import functools
@@ -50,8 +51,8 @@ def is_json(constraint: Constraint) -> bool:
 
 
 def regex(pattern: str) -> Constraint:
-    r"""Text that `pattern` matches as a whole. The syntax is that of Rust's `regex`, without inner
-    anchors and word boundaries; \d, \w and \s match only ASCII.
+    r"""Returns a constraint for text that `pattern` matches as a whole. The syntax is that of
+    Rust's `regex`, without inner anchors and word boundaries; \d, \w and \s match only ASCII.
     """
     check_length(pattern)
     if not pattern:

@@ -73,7 +73,7 @@ class Names:
             return before
 
     def aliases_of(self, entry: Entry) -> tuple[str, ...]:
-        """The caller holds the lock."""
+        """The caller must hold the lock."""
         return tuple(alias for alias, name in self._aliases.items() if name == entry.name)
 
     def only(self, entries: Mapping[str, Entry]) -> "Names":

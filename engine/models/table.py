@@ -28,7 +28,7 @@ TICK = 1.0  # seconds between checks for idle and lost models
 
 
 class Models:
-    """All models on this server, by name. Any thread."""
+    """All models on this server, by name. Can be used on any thread."""
 
     is_final = True  # if its only model or a first load fails, the process ends without a retry
 

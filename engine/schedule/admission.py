@@ -1,4 +1,4 @@
-"""Decides which jobs an engine accepts. Pure; any thread."""
+"""Decides which jobs an engine accepts. Does no I/O, and can be used on any thread."""
 
 from collections.abc import Collection, Iterator
 from typing import Literal, Protocol

@@ -1,4 +1,4 @@
-"""The typical length of each client's answers. Any thread."""
+"""The typical length of each client's answers. Can be used on any thread."""
 
 import threading
 from collections import OrderedDict

@@ -1,4 +1,5 @@
-"""Has a separate process read unknown model directories before this process opens them. Any thread.
+"""Has a separate process read unknown model directories before this process opens them. Can be used
+on any thread.
 
 The files may come from a stranger, and may be designed to use up all memory, to take forever to
 read, or to crash a library.

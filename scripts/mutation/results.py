@@ -12,7 +12,9 @@ ORDER = (TYPES, TEST, TIMEOUT, SURVIVED, ERROR)
 
 
 class Results:
-    """The results for one sample of one revision, each a line of JSON. Any thread."""
+    """The results for one sample of one revision, each a line of JSON. Can be used on any
+    thread.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._lock = path, threading.Lock()

@@ -139,7 +139,7 @@ class Store:
 
 
 class Cluster:
-    """A connection to the head. One thread."""
+    """A connection to the head. Not thread-safe."""
 
     def __init__(self, settings: Settings, address: str) -> None:
         """`address`: this machine's address. Raises ClusterError within seconds."""

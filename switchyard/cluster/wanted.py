@@ -1,4 +1,4 @@
-"""What the settings require of a cluster, and how the cluster's state differs from that. Pure."""
+"""What the settings require of a cluster, and how the cluster's state differs from that."""
 
 import hashlib
 import json

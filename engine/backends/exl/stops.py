@@ -12,7 +12,7 @@ MAX_SPACE = 64  # characters of white space that may wait for a span to begin
 
 
 class StopSearch:
-    """Takes the text of one job and returns the part that can be sent. Engine thread.
+    """Takes the text of one job and returns the part that can be sent. Used on the engine thread.
 
     The stop string that begins first ends the text, regardless of how tokens divide the text. After
     a complete stop string, the search therefore waits for as long as another stop string may have

@@ -1,4 +1,6 @@
-"""Runs ExLlamaV2's dynamic generator, with the same code for GPU and CPU. Engine thread only."""
+"""Runs ExLlamaV2's dynamic generator, with the same code for GPU and CPU. Used only on the engine
+thread.
+"""
 
 import gc
 import logging

@@ -1,5 +1,6 @@
-"""The library's generator, with jobs that pause while their rules aren't ready. Engine thread. Such
-a job keeps the logits of its next token, and isn't in any pass until the token is drawn.
+"""The library's generator, with jobs that pause while their rules aren't ready. Used on the engine
+thread. Such a job keeps the logits of its next token, and isn't in any pass until the token is
+drawn.
 """
 
 from typing import Any

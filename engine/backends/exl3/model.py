@@ -1,4 +1,4 @@
-"""An EXL3 model with the interface that the generator calls. Engine thread."""
+"""An EXL3 model with the interface that the generator calls. Used on the engine thread."""
 
 from collections.abc import Mapping
 from typing import Any

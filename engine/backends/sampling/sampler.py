@@ -1,4 +1,5 @@
-"""The sampling state of one job: its Sampling, random numbers, and tokens so far. Engine thread.
+"""The sampling state of one job: its Sampling, random numbers, and tokens so far. Used on the
+engine thread.
 
 `draw.Draw` makes the draws, for all jobs together.
 """

@@ -1,4 +1,4 @@
-"""Rules for arrays. Pure."""
+"""Rules for arrays. Does no I/O."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

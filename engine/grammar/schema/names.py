@@ -1,5 +1,5 @@
 """The properties that an object's schemas admit, which are named properties, properties that match
-a pattern, and all others. Pure.
+a pattern, and all others. Does no I/O.
 """
 
 from collections.abc import Callable, Iterator, Sequence

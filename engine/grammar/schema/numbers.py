@@ -1,4 +1,4 @@
-"""Rules for numbers. Pure."""
+"""Rules for numbers. Does no I/O."""
 
 import json
 import math

@@ -1,7 +1,7 @@
 """Rules for objects. Properties may occur in any order, each at most once, and all required
-properties must occur. Pure. A rule has a parameter, which is a feature of llguidance. The parameter
-has a bit for each property that has occurred. With `minProperties` or `maxProperties`, the
-parameter also counts optional properties.
+properties must occur. Does no I/O. A rule has a parameter, which is a feature of llguidance. The
+parameter has a bit for each property that has occurred. With `minProperties` or `maxProperties`,
+the parameter also counts optional properties.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Rules in Lark for the JSON that a schema admits. Pure. There is a rule for each set of schemas
-that a value must match together, so that references, combinations and recursion are handled in the
-same way.
+"""Rules in Lark for the JSON that a schema admits. Does no I/O. There is a rule for each set of
+schemas that a value must match together, so that references, combinations and recursion are handled
+in the same way.
 """
 
 import json
@@ -58,7 +58,7 @@ class _Rule:
 
 
 class Rules:
-    """The rules of one schema, which must have been checked. One thread."""
+    """The rules of one schema, which must have been checked. Not thread-safe."""
 
     def __init__(
         self, document: Document, estimate: Estimate, whitespace: str = WHITESPACE

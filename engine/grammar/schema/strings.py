@@ -1,4 +1,4 @@
-"""Rules for strings. Pure."""
+"""Rules for strings. Does no I/O."""
 
 import json
 from collections.abc import Sequence

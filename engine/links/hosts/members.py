@@ -29,7 +29,7 @@ LOOKUP = 1.0  # seconds that `join` waits for a name server
 
 
 class Members:
-    """The engines named by addresses and sources. One thread."""
+    """The engines named by addresses and sources. Not thread-safe."""
 
     def __init__(
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None

@@ -1,4 +1,4 @@
-"""Converts tokens to text, token by token or all at once. One thread per decoder."""
+"""Converts tokens to text, token by token or all at once. Each decoder belongs to one thread."""
 
 from codecs import utf_8_decode
 from collections.abc import Iterable, Mapping, Sequence

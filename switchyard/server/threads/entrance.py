@@ -122,7 +122,7 @@ class Entrance(Generic[Guest]):
 
     def _next(self) -> Guest | None:
         """Returns the first waiting request. Earlier requests whose clients have left are
-        forgotten. Under the lock.
+        forgotten. Called under the lock.
         """
         while self._waiting:
             guest = next(iter(self._waiting))
@@ -133,7 +133,7 @@ class Entrance(Generic[Guest]):
         return None
 
     def _admit(self, now: float) -> list[Guest]:
-        """Returns the requests that begin now. Under the lock."""
+        """Returns the requests that begin now. Called under the lock."""
         while self._rests and self._rests[0] <= now:
             heapq.heappop(self._rests)
         num_free = PLACES - len(self._inside) - len(self._rests)

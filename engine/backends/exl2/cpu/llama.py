@@ -1,5 +1,5 @@
-"""A plain Llama in float32 on the CPU, with the interface that the dynamic generator calls. Engine
-thread.
+"""A plain Llama in float32 on the CPU, with the interface that the dynamic generator calls. Used on
+the engine thread.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""CUDA graphs. Engine thread."""
+"""CUDA graphs. Used on the engine thread."""
 
 import functools
 import threading

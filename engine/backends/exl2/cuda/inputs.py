@@ -1,4 +1,6 @@
-"""The inputs of decode steps on a GPU, at fixed addresses, which graphs need. Engine thread."""
+"""The inputs of decode steps on a GPU, at fixed addresses, which graphs need. Used on the engine
+thread.
+"""
 
 from collections.abc import Sequence
 

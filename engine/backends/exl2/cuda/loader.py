@@ -1,4 +1,6 @@
-"""Loads the model and its cache on GPUs, with the first cache mode that fits. Engine thread."""
+"""Loads the model and its cache on GPUs, with the first cache mode that fits. Used on the engine
+thread.
+"""
 
 import gc
 import logging

@@ -1,7 +1,7 @@
 """Forward passes on one GPU as CUDA graphs, for decode steps and short prompts.
 
 Each layer has about ten kernels, and the host takes longer to launch them than the GPU takes to
-compute them. A graph needs only one launch. Engine thread.
+compute them. A graph needs only one launch. Used on the engine thread.
 """
 
 import functools

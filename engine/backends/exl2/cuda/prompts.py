@@ -1,4 +1,4 @@
-"""Forward passes of short prompts, or chunks of prompts, as CUDA graphs. Engine thread.
+"""Forward passes of short prompts, or chunks of prompts, as CUDA graphs. Used on the engine thread.
 
 Launching such a pass kernel by kernel takes the host 7 to 15 ms on an H200, during which no stream
 gets a token. Launching a graph takes 0.25 ms.

@@ -1,4 +1,6 @@
-"""The library's generator, with jobs that take pages as they need them. Engine thread."""
+"""The library's generator, with jobs that take pages as they need them. Used on the engine
+thread.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The pages that no job uses, in the order in which jobs take them. Engine thread."""
+"""The pages that no job uses, in the order in which jobs take them. Used on the engine thread."""
 
 from collections import deque
 from typing import Any

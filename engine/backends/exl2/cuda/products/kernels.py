@@ -1,4 +1,6 @@
-"""Compiles and loads the kernels for one GPU, and launches them with tensors. Engine thread."""
+"""Compiles and loads the kernels for one GPU, and launches them with tensors. Used on the engine
+thread.
+"""
 
 import ctypes
 from collections.abc import Sequence

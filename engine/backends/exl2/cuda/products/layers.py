@@ -1,4 +1,4 @@
-"""Layers that use our own matrix products instead of exllamav2's. Engine thread.
+"""Layers that use our own matrix products instead of exllamav2's. Used on the engine thread.
 
 Each of exllamav2's matrices is freed as soon as ours is laid out, so there are never two copies of
 the whole model.

@@ -1,5 +1,5 @@
-"""Puts our matrix products into a loaded model after comparing them with exllamav2's. Engine
-thread.
+"""Puts our matrix products into a loaded model after comparing them with exllamav2's. Used on the
+engine thread.
 """
 
 import logging
