@@ -334,5 +334,5 @@ class ModelConfig:
         return self.max_jobs_of(count_engines(self.at))
 
     def max_jobs_of(self, num_engines: int) -> int:
-        """Like `max_jobs`, but for this number of shared engines."""
+        """Like `max_jobs`, with this number of shared engines."""
         return max(num_engines, 1) * self.replicas * self.max_batch_size + self.max_pending

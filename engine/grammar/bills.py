@@ -53,7 +53,7 @@ class Bill:
         self._bills.add(self.client, seconds, self.excess - before)
 
     def check(self) -> None:
-        """Raises ConstraintTooSlow for a mask that takes more than MAX_MASK, and for a job that
+        """Raises ConstraintTooSlow for a mask that takes longer than MAX_MASK, and for a job that
         exceeds the allowed average. The average counts after GRACE masks, or at once if the
         client's other jobs have used up its credit.
         """

@@ -117,7 +117,7 @@ class Memory:
 
     def unpacked(self, mode: CacheMode, tokens: int) -> list[int]:
         """The bytes of each float16 copy for which there is room next to this cache, in the order
-        of the modules that can have a copy. Empty unless one GPU holds everything.
+        of the modules that can have a copy. The result is empty unless one GPU holds everything.
         """
         config, most = self._config, self._config.unpacked_weights
         used = self.place(mode, tokens)

@@ -86,8 +86,8 @@ def free(places: Collection[Place]) -> dict[Place, int]:
 
 def needed(config: ModelConfig) -> dict[Place, int]:
     """The bytes that a model will take in each place, including the loader's reserve on GPUs. An
-    `auto` cache counts as one context, which is its minimum. Empty for a shared engine. Raises
-    ModelError.
+    `auto` cache counts as one context, which is its minimum. The result is empty for a shared
+    engine. Raises ModelError.
     """
     if config.at:
         return {}
@@ -149,7 +149,7 @@ def host_need(config: ModelConfig) -> HostNeed:
 
 def _of_gpus(config: ModelConfig) -> dict[Place, int]:
     """The bytes on each GPU if there is room now; otherwise, the bytes as if the GPUs were empty.
-    Empty if NVML does not report the GPUs.
+    The result is empty if NVML does not report the GPUs.
     """
     footprints, found = measure(config)
     there = gpus.chosen(config)

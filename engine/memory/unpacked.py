@@ -20,8 +20,8 @@ def unpacked_sizes(
     shape: Shape, model_config: Mapping[str, Any], sizes: Mapping[str, int], max_seq_len: int
 ) -> tuple[int, ...]:
     """The bytes of a float16 copy of each module, in the order of `Footprint.modules`, or 0 if a
-    module has no copy. Empty for a model that can't have copies. `sizes`: the bytes of all tensors,
-    by name; `max_seq_len`: in tokens.
+    module has no copy. The result is empty for a model that can't have copies. `sizes`: the bytes
+    of all tensors, by name; `max_seq_len`: in tokens.
     """
     if obstacle(shape, model_config, max_seq_len) is not None:
         return ()

@@ -229,7 +229,8 @@ def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]
 
 
 def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, TemplateSource]:
-    """The chat templates by name. A single template is the default. Empty if there are none.
+    """The chat templates by name. A single template is the default. The result is empty if there
+    are none.
 
     The templates come from the first of these sources that has any: chat_template.jinja with the
     files in additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError

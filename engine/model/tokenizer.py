@@ -61,8 +61,8 @@ class Tokenizer:
         parse_special: bool = False,
     ) -> tuple[int, ...]:
         """Returns the token ids of a plain prompt, beginning with BOS if the model requires it and
-        the text lacks it. Special tokens in the text are recognized only if `parse_special`. Raises
-        PromptTooLong for more than `max_tokens`.
+        the text lacks it. Special tokens in the text are recognized only with `parse_special`.
+        Raises PromptTooLong for more than `max_tokens`.
         """
         _check(text)
         encode = self._encode_escaped if parse_special else self._ordinary
@@ -180,7 +180,9 @@ class Tokenizer:
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 
     def token(self, token_id: int) -> str:
-        """How the vocabulary spells a token, special or not. Empty for an id without a token."""
+        """How the vocabulary spells a token, special or not. The result is empty for an id without
+        a token.
+        """
         return "" if token_id == self._place_id else self._tokenizer.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:

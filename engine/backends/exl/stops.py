@@ -17,7 +17,7 @@ class StopSearch:
     The stop string that begins first ends the text, regardless of how tokens divide the text. After
     a complete stop string, the search therefore waits for as long as another stop string may have
     begun earlier. A stop string that was complete before `min_new_tokens`, or that touches a span
-    of `Job.spans`, is ordinary text. A stop token that touches a span is ordinary text, too.
+    in `Job.spans`, is ordinary text. A stop token that touches a span is ordinary text, too.
     Whether a token in `unsure` does so is known only once the following text shows whether a span
     has begun.
     """

@@ -200,8 +200,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
-        """Copy keys and values from the page with the longest common beginning, like
-        ExLlamaV2DynamicJob.prefill.
+        """Copy keys and values from the page with the longest common beginning, as
+        ExLlamaV2DynamicJob.prefill does.
         """
         pages, size = sequence.allocated_pages, self.generator.page_size
         pages[index].prev_hash = pages[index - 1].phash if index else None

@@ -113,7 +113,9 @@ def _upper(bound: _Bound) -> tuple[Fraction, bool]:
 def numbers(
     branch: Branch, is_integer: bool, values: Sequence[Any] | None, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's numbers, or nothing if no number is possible."""
+    """The alternatives of a rule for a branch's numbers, or an empty list if no number is
+    possible.
+    """
     having = [schema for schema in branch if not schema.content.keys().isdisjoint(BOUNDS)]
     bounds = _Bounds()
     for schema in having:

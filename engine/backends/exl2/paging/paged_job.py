@@ -237,7 +237,7 @@ class PagedJob(PromptJob):
 
     def _share_page(self, sequence: Any, index: int) -> None:
         """Make a full page available by its hash, or replace it with an equal page that already
-        exists, like ExLlamaV2DynamicJob.receive_sample.
+        exists, as ExLlamaV2DynamicJob.receive_sample does.
         """
         pages, generator = sequence.allocated_pages, self.generator
         page, size = pages[index], generator.page_size
