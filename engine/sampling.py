@@ -1,4 +1,4 @@
-"""The parameters of samplers, each declared once. Plain, frozen, picklable classes.
+"""The parameters of samplers, each declared once. Plain, frozen and picklable classes.
 
 The validation of requests, the documentation, the server's defaults and `Sampler` all derive from
 the table `Sampling` (docs/development.md).

@@ -283,8 +283,8 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def _blaming(what: str, param: str) -> Iterator[None]:
-    """Raises InvalidJob if the library fails with an Exception or a Rust panic, for example on a
-    word without a token, or on a regular expression that would backtrack forever.
+    """Raises InvalidJob if the library fails with an Exception or a Rust panic. It fails, for
+    example, on a word without a token, or on a regular expression that would backtrack forever.
     """
     try:
         yield

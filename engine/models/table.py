@@ -239,8 +239,8 @@ class Models:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all engines at the same time, as `Engine.close` does. Returns whether all were
-        closed in time. In a fork of the process that called `start`, returns False at once, because
-        the fork has copies of jobs and locks, but no thread that could end the jobs.
+        closed in time. In a fork of the process that called `start`, returns False at once. Such a
+        fork has copies of jobs and locks, but no thread that could end the jobs.
         """
         if self._process not in (None, os.getpid()):
             return False

@@ -32,10 +32,10 @@ Signature = tuple[Any, ...]
 
 class Passed:
     """The directories that have passed. A fork of this process knows them too. A directory is
-    identified by the names, sizes and times of its files rather than their contents, because this
-    process would have to read the contents to hash them. The owner of a file can set its
-    modification time, but not its `st_ctime`. The list does not survive a restart, because the next
-    version of Switchyard may differ.
+    identified by the names, sizes and times of its files, because this process would have to read
+    the contents to hash them. The owner of a file can set its modification time, but not its
+    `st_ctime`. The list does not survive a restart, because the next version of Switchyard may
+    differ.
     """
 
     def __init__(self) -> None:

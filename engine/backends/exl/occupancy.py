@@ -1,4 +1,4 @@
-"""Reads how many pages and how much memory is in use."""
+"""Reads how many pages, and how much memory, are in use."""
 
 from typing import Any
 

@@ -254,9 +254,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     def _prefill_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of one sequence, with at most `size` tokens.
 
-        The library's prefill works on whole pages, so it gets a shortened prompt. For a pair, it
-        adds up the progress of both sequences and would never finish a long one, so it gets one
-        sequence at a time.
+        The library's prefill works on whole pages, so it gets a shortened prompt. For a pair, the
+        library adds up the progress of both sequences and would never finish a long one, so it gets
+        one sequence at a time.
         """
         pair, told = self.sequences, list[dict[str, Any]]()  # the library's results
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]

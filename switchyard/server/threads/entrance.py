@@ -4,8 +4,8 @@ order, without a thread.
 A request holds a place from its dispatch until its jobs are submitted, it has to wait, or it ends.
 Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be ready sooner,
 and the threads that send responses would get the GIL less often. After a request has been refused,
-its place stays empty for as long as the request took, so clients that retry immediately occupy the
-places for at most half of the time.
+its place stays empty for as long as the request took. Clients that retry immediately therefore
+occupy the places for at most half of the time.
 """
 
 import heapq
