@@ -294,7 +294,9 @@ class Engine:
         self._changed.notify_all()
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
-        """Can be used on any thread. Takes no lock, so that many refusals don't delay `deliver`."""
+        """Can be called on any thread. Takes no lock, so that many refusals don't delay
+        `deliver`.
+        """
         return admission.refusal(
             self._standing,
             self._held.backlog,

@@ -107,7 +107,7 @@ class Stream:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that wait to be taken. Can be used on any thread."""
+        """The number of tokens that wait to be taken. Can be read on any thread."""
         batches = list(self._batches)
         return sum(len(e.token_ids) for batch in batches for e in batch if isinstance(e, Chunk))
 

@@ -174,8 +174,8 @@ class Tokenizer:
         return tuple(sorted(token_ids))
 
     def piece(self, token_id: int) -> bytes:
-        """Returns the bytes that a token adds to a text, which are empty for a special token or an
-        id without a token.
+        """Returns the bytes that a token adds to a text. The result is empty for a special token,
+        and for an id without a token.
         """
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 

@@ -44,7 +44,7 @@ class Names:
         aliases: Mapping[str, str],
         default: str | None = None,
     ) -> None:
-        """`default`: the model for requests that name none; None means the first model. Raises
+        """`default`: the model for requests that don't name one; None means the first model. Raises
         ModelError for an alias of an unknown model.
         """
         self._entries = entries

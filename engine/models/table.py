@@ -45,7 +45,7 @@ class Models:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`aliases`: maps aliases to model names; an alias may end in `*`, which matches any
-        ending. `default`: the model for requests that name none; None means the first model.
+        ending. `default`: the model for requests that don't name one; None means the first model.
         `max_loaded`: the maximum number of engines, or 0 if only memory limits the number.
         `load_wait`: seconds that a request waits for its model. Raises ModelError for an alias of
         an unknown model, and for a model with load = "start" whose files can't be read. If another
@@ -110,7 +110,7 @@ class Models:
             return entry.status(aliases, self._process is not None, self._life.clock())
 
     def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
-        """Returns a lease of the engine, for submitting jobs. If requests may load the model, loads
+        """Returns a lease on the engine, for submitting jobs. If requests may load the model, loads
         it and waits. `check` is called regularly, and ends the wait by raising an error. Raises
         ModelNotFound, Refused.
         """

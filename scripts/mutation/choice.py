@@ -1,5 +1,5 @@
-"""Finds the tests that should notice a mutant, which are those that cover its function. Tests that
-have noticed another mutant of its file run first, then the fastest tests.
+"""Finds the tests that should notice a mutant: those that cover its function. Tests that have
+noticed another mutant in the same file run first, then the fastest tests.
 """
 
 import collections

@@ -37,7 +37,7 @@ class Results:
 
 
 def report(found: list[Result], wanted: int) -> str:
-    """Prints counts, then each survivor and each test that failed without the mutant too."""
+    """Prints counts, then each survivor and each test that also failed without the mutant."""
     counts = collections.Counter(result.outcome for result in found)
     noticed = sum(counts[outcome] for outcome in (TYPES, TEST, TIMEOUT))
     seconds = sum(result.seconds for result in found)

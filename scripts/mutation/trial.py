@@ -1,5 +1,5 @@
-"""One mutant's trial, which checks types, then runs the tests that cover it, then repeats a failed
-test.
+"""One mutant's trial, which checks types, then runs the tests that cover the mutant, then repeats a
+failed test.
 """
 
 import dataclasses

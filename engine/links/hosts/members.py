@@ -35,7 +35,7 @@ class Members:
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
     ) -> None:
         """`check` raises ModelError for an address that no engine can have. `own`: a unique name
-        for this server, by default a random one.
+        for this server, by default a random name.
         """
         self._at = at
         self._check = check

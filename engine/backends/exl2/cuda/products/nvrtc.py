@@ -34,7 +34,7 @@ class Compiler:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, name: str, options: Sequence[str]) -> bytes:
-        """Returns the compiled code of a source file in this folder. Can be used on any thread.
+        """Returns the compiled code of a source file in this folder. Can be called on any thread.
         Raises Unavailable.
         """
         rtc, program = self._library, ctypes.c_void_p()
