@@ -55,7 +55,7 @@ class Passes(Protocol):
 
     @property
     def kept(self) -> KeptWeights:
-        """What `shed` releases."""
+        """The weights that `shed` releases."""
 
     def close(self) -> None:
         """Release everything except the model."""
@@ -99,7 +99,7 @@ class LoadedModel:
 
     @property
     def kept(self) -> KeptWeights:
-        """What `shed` releases."""
+        """The weights that `shed` releases."""
         return KeptWeights() if self.passes is None else self.passes.kept
 
     def unload(self) -> None:
