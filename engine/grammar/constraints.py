@@ -111,10 +111,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Returns a constraint for either a `template` or JSON that `form` admits. The form must be
-    JSON, because the lexer may not know whether other forms have begun. Without an `opening`, the
-    alternatives may be JSON themselves. Their keys must then keep their order and spelling, because
-    otherwise the parser would have to hold back the whole answer. Raises InvalidJob.
+    """Returns a constraint for either a `template` or JSON that `form` admits. `form` must be JSON,
+    because the lexer may not know whether text in another format has begun. Without an `opening`,
+    the alternatives may be JSON themselves. Their keys must then keep their order and spelling,
+    because otherwise the parser would have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)

@@ -167,8 +167,8 @@ class Memory:
 
     def _spread(self, used: list[int], footprint: Footprint, mode: CacheMode, tokens: int) -> None:
         """Put a part of each layer on each GPU, as ExLlamaV2 does. Whole key/value heads are
-        divided in proportion to the free memory, and the rest in proportion to the memory then
-        left.
+        divided in proportion to the free memory, and the rest in proportion to the memory that is
+        then left.
         """
         split = [int(size * GIB) for size in self._config.gpu_split] or self._room
         rooms = [*split, *[0] * len(used)][: len(used)]

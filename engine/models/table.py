@@ -143,8 +143,9 @@ class Models:
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Replace the model that has the configuration's name. A model with a new name is added and
-        loaded. `way`: load "beside" the old engine, or "drain" that first; None means "beside" if
-        memory allows. `is_default`: make it the default model once it is loaded. Raises ModelError.
+        loaded. `way`: load "beside" the old engine, or "drain" the old engine first; None means
+        "beside" if memory allows. `is_default`: make it the default model once it is loaded. Raises
+        ModelError.
         """
         name = served.config.name
         if name not in self._entries:

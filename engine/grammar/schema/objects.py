@@ -22,7 +22,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """The form of an object. `values`, and the `value` of each of `others`, are names of rules."""
+    """The shape of an object. `values`, and the `value` of each of `others`, are names of rules."""
 
     values: Mapping[str, str]  # by the property's name, in the schema's order
     required: frozenset[str]

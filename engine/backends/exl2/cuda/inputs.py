@@ -24,7 +24,7 @@ class Inputs:
         self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
 
     def forget(self) -> None:
-        """Call this after the device's copies have been changed."""
+        """Call this after the copies on the device have been changed."""
         self._known_positions = []
         self._known_pages.clear()
 
