@@ -1,4 +1,6 @@
-"""The library's generator, with jobs that take pages as they need them. Engine thread."""
+"""The library's generator, with jobs that take pages as they need them. Used on the engine
+thread.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ class PagingGenerator(PromptGenerator):
     def __init__(
         self, device: torch.device, passes: Passes | None, work: Work, **settings: Any
     ) -> None:
-        """`work`: counters to add to; `settings`: the library's settings."""
+        """`work`: the counters to increment; `settings`: settings of the library's generator."""
         self.parked: list[PagedJob] = []
         self._lacks_pages = False  # whether a job is short
         self._moves: list[JobMoved] = []  # not yet reported
@@ -53,8 +55,8 @@ class PagingGenerator(PromptGenerator):
         super().clear_queue()
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job has a place in the batch, free pages to start with, and a part of the
-        next iteration's budget of prompt tokens. Half of the pages that the running jobs are
+        """Whether there is a place in the batch for the job, free pages for its start, and a share
+        of the next iteration's budget of prompt tokens. Half of the pages that the running jobs are
         expected to need must stay free. A job has no room while a job of the same or a higher
         priority is parked.
         """
@@ -76,7 +78,7 @@ class PagingGenerator(PromptGenerator):
         return job.num_pages(self.page_size, min(job.max_new_tokens, 1) + self.num_draft_tokens)
 
     def _expected_tokens(self) -> int:
-        """New tokens that started jobs are still expected to generate."""
+        """The number of new tokens that started jobs are still expected to generate."""
         return sum(
             max(other.job.expected_tokens - other.num_sampled, 0) * len(other.sequences)
             for other in (*self.active_jobs, *self.pending_jobs)
@@ -138,8 +140,8 @@ class PagingGenerator(PromptGenerator):
         return moves
 
     def _choose(self) -> PagedJob | None:
-        """Returns the job to park for a page. Among the jobs of the lowest priority, this is the
-        newest one of the client with the most pages. None if the page has to wait.
+        """Returns the job to park to free a page. Among the jobs of the lowest priority, this is
+        the newest job of the client with the most pages. Returns None if no job can be parked now.
         """
         others = [job for job in self.active_jobs if job.is_scored]
         lowest = min((job.job.priority for job in others), default=0)  # same: 0, others are none
