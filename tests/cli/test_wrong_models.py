@@ -4,13 +4,11 @@ process that imports no torch.
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from switchyard import engine
-from tests.conftest import ROOT
+from tests.conftest import run_code
 
 READS = "EXL2, EXL3, 4-bit GPTQ and float16 are served, as .safetensors: use the model in one"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 19\n"
@@ -100,10 +98,7 @@ def paths(model_path, tmp_path_factory):
 @pytest.fixture(scope="module")
 def told(paths):
     """What the commands say of all, in one process."""
-    command = [sys.executable, "-c", CODE, json.dumps(paths)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_code(CODE, json.dumps(paths)))
 
 
 @pytest.mark.parametrize("name", WRONG)
