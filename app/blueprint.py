@@ -1,4 +1,4 @@
-"""Installs the API in a Flask application: the server's own or a host's."""
+"""Installs the API in a Flask application, either the server's own or a host application."""
 
 import codecs
 import logging
@@ -74,7 +74,7 @@ def install(
     is_own: bool = False,
     check_host: Callable[[], Any] | None = None,
 ) -> None:
-    """Adds the API to `app`. The API uses models that the caller starts.
+    """Adds the API to `app`. The caller starts the models that the API uses.
 
     The API handles only the errors of its own routes. `check_host` is called before API keys are
     checked, and `before_request` is called after the check. `is_own`: whether `app` is the server's
@@ -119,7 +119,7 @@ def install(
 
 
 def _make_unprefixed() -> flask.Blueprint:
-    """Adds a second rule, without the prefix, for each view under /v1. The OpenAPI document omits
+    """Adds a second rule, without `/v1`, for each path in UNPREFIXED. The OpenAPI document omits
     these rules.
     """
     blueprint = flask.Blueprint("switchyard_unprefixed", __name__)
@@ -143,7 +143,7 @@ def _make_unprefixed() -> flask.Blueprint:
 
 def refuse_other_methods(app: flask.Flask) -> None:
     """Adds a rule to each path of the API for the methods that the path doesn't allow. Without
-    these rules, the host application would handle the error outside the blueprint.
+    these rules, the host application would handle the error instead of the blueprint.
     """
     allowed: dict[str, set[str]] = {}
     for rule in app.url_map.iter_rules():
@@ -165,7 +165,8 @@ def refuse_other_methods(app: flask.Flask) -> None:
 
 def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
     """Adds a rule for all paths below the prefix that no other rule matches. Without this rule,
-    they would get the host's error page. The host's own rules below the prefix take precedence.
+    requests to these paths would get the host application's error page. The host application's own
+    rules below the prefix take precedence.
     """
 
     @needs("public")
@@ -179,7 +180,9 @@ def refuse_other_paths(app: flask.Flask, url_prefix: str) -> None:
 def open_models(
     settings: Settings, kind: type[engine.Models] = engine.Models, **more: Any
 ) -> engine.Models:
-    """Creates the models that the settings name. Does not start them. Raises engine.ModelError."""
+    """Creates the models that the settings name, without starting them. Raises
+    engine.ModelError.
+    """
     served = settings.served()
     if more.setdefault("open", open_tried) is open_tried:
         try_all(served)  # a directory that fails here fails again when it is opened
@@ -253,10 +256,10 @@ def _show_models(services: Services) -> None:
 
 
 def _leave(services: Services, error: BaseException | None) -> None:
-    """Leaves the gate at the end of a request that was not submitted, and releases the request's
-    leases.
+    """At the end of a request, leaves the gate if the request is still inside, and releases the
+    request's leases.
 
-    After any request, also deletes expired stored responses.
+    Also deletes expired stored responses.
     """
     services.stored.forget_old()
     submit.leave()

@@ -230,8 +230,8 @@ class Settings(OperationSettings, TableSettings):
         return init_settings, Environment(settings_cls), toml
 
     def fitted(self, context: int) -> Self:
-        """The settings, with the defaults that depend on the length of the context. `context`: that
-        length in tokens.
+        """The settings, completed with the defaults that depend on the length of the context.
+        `context`: that length, in tokens.
         """
         if self.max_body_bytes:
             return self
@@ -244,7 +244,9 @@ class Settings(OperationSettings, TableSettings):
 
     @property
     def num_threads(self) -> int:
-        """The number of request threads: one for each job and each WebSocket, plus the reserve."""
+        """The number of request threads: one for each job and each WebSocket, plus
+        `reserve_threads`.
+        """
         return self.max_jobs + self.max_websockets + self.reserve_threads
 
 
@@ -272,7 +274,9 @@ def _no_setting(place: tuple[int | str, ...]) -> str:
 
 
 def _table_of(place: tuple[int | str, ...]) -> str:
-    """Which `[[models]]` table `place` is in, counted from 1; empty if it is in none."""
+    """Text for a message that names the `[[models]]` table with `place`, counted from 1. Empty if
+    no table contains `place`.
+    """
     match place:
         case ("models", int(index), *_):
             return f" (in table {index + 1} of [[models]])"

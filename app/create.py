@@ -17,8 +17,8 @@ def create_app(
 ) -> flask.Flask:
     """The application that serves `models`, which the caller starts and closes.
 
-    `terminate` ends the server as SIGTERM does, for `POST /admin/drain`; if it is None, the route
-    returns status 501. Raises SettingsError.
+    `terminate` ends the server as SIGTERM does, for `POST /admin/drain`; if `terminate` is None,
+    the route returns status 501. Raises SettingsError.
     """
     app = flask.Flask("switchyard", static_folder=None)
     services = open_services(settings, models, terminate)

@@ -110,8 +110,8 @@ class ModelSettings(pydantic.BaseModel):
     @pydantic.field_validator("cache_mode", mode="before")
     @classmethod
     def _with_pairs(cls, value: Any) -> Any:
-        """Splits the value of an environment variable at the commas between modes, but not at those
-        in pairs of bits.
+        """Splits the value of an environment variable at the commas between modes, but not at the
+        commas inside pairs of bits.
         """
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             return value
@@ -163,7 +163,7 @@ class EngineSettings(ModelSettings, pydantic_settings.BaseSettings):
     _places: dict[str, str] = pydantic.PrivateAttr(default_factory=dict)
 
     def given_by(self, places: Mapping[str, str]) -> Self:
-        """Records where some settings are written, for error messages."""
+        """Records where settings were given, for error messages."""
         self._places.update(places)
         return self
 

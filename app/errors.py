@@ -103,7 +103,7 @@ _RANDOM = re.compile("[0-9a-f]{32}")  # the random part of a response's identifi
 
 
 def without_identifiers(message: str) -> str:
-    """A message that all clients may see, without identifiers of responses.
+    """The message without identifiers of responses, so that all clients may see it.
 
     A backend's exception may contain the identifier of one client's response, with which another
     client could read the stream.
@@ -112,7 +112,7 @@ def without_identifiers(message: str) -> str:
 
 
 def describe(error: Exception) -> Described:
-    """The kind of an error, and the body of its response. Logs an unexpected error."""
+    """The kind of an error, and the body of its response. Logs unexpected errors."""
     param: str | None = None
     message = str(error)
     more: dict[str, Any] = {}
@@ -184,8 +184,8 @@ _NUMBERS = re.compile(
 
 
 def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
-    """The error for a message. The error includes the numbers if the message has the format that
-    `_too_long` and other servers use.
+    """The error that a message reports. The error includes the numbers of tokens if the message has
+    a format that `_too_long` or other servers use.
     """
     found = _NUMBERS.match(message)
     if found is None:
@@ -196,7 +196,7 @@ def read_too_long(message: str, param: str | None) -> engine.PromptTooLong:
 
 
 def _wait(seconds: float) -> dict[str, str]:
-    """Headers that ask for a retry in `seconds`. OpenAI's and Anthropic's clients prefer
+    """Headers that ask the client to retry after `seconds`. OpenAI's and Anthropic's clients prefer
     milliseconds.
     """
     return {
@@ -207,7 +207,7 @@ def _wait(seconds: float) -> dict[str, str]:
 
 def _whole_seconds(seconds: float) -> str:
     """The wait in whole seconds, at most two minutes, because OpenAI's clients don't retry at all
-    after longer waits.
+    if told to wait longer.
     """
     return str(math.ceil(min(max(seconds, 1), 120)))
 

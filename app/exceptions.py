@@ -1,4 +1,4 @@
-"""Errors of a request outside the engine.
+"""Errors that a request can cause outside the engine.
 
     SwitchyardError ├── BadRequest a parameter, or the body, can't be understood or honored ├──
     Unauthorized the request has no valid API key ├── NotPermitted the role of its API key does not
@@ -78,7 +78,7 @@ class BodyTimeout(SwitchyardError):
 
 
 class TimedOut(SwitchyardError):
-    """A deadline has passed. `code`: the name of its setting."""
+    """A deadline has passed. `code`: the name of the deadline's setting."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

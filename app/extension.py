@@ -32,8 +32,8 @@ class Switchyard:
 
     The model is loaded at the first request for text, or by `start`, so the process may fork before
     then. Applications in one process that have the same configuration share the model. A setting is
-    taken from the first of these that has it: arguments, `app.config` (as SWITCHYARD_MODEL), the
-    environment, switchyard.toml.
+    taken from the first of these that has it: arguments, `app.config` (for example,
+    SWITCHYARD_MODEL), the environment, switchyard.toml.
 
     `url`: the address of a Switchyard server whose models are used, for applications with several
     processes. With `url`, this process loads no model, and passes requests below `url_prefix` on to
@@ -69,8 +69,8 @@ class Switchyard:
     def init_app(self, app: flask.Flask) -> None:
         """Adds the extension to `app`. Loads no model yet.
 
-        Raises SettingsError, including for a wrong key file; engine.ModelError for a missing model;
-        RuntimeError for a second extension in one application.
+        Raises SettingsError, for example for an invalid key file; engine.ModelError for a missing
+        model; RuntimeError for a second extension in one application.
         """
         if HOST in app.extensions:
             raise RuntimeError(
@@ -99,7 +99,7 @@ class Switchyard:
         return self._host().models
 
     def start(self) -> None:
-        """Begins to load the models in this process, and returns at once. Idempotent until
+        """Starts loading the models in this process, and returns at once. Idempotent until
         `close`.
         """
         self._host().start()
@@ -167,9 +167,9 @@ class Switchyard:
         """The number of prompt tokens in `prompt`, or in `messages` when rendered with the model's
         template.
 
-        `parameters`: with `messages`, those of a chat, such as `chat_template_kwargs`; with
-        `prompt`, only `model`. Works while the model loads. Raises BadRequest, engine.Rejected,
-        engine.ModelNotFound, and, in client mode, the exceptions of `generate`.
+        `parameters`: with `messages`, the parameters of a chat, such as `chat_template_kwargs`;
+        with `prompt`, only `model`. Works while the model loads. Raises BadRequest,
+        engine.Rejected, engine.ModelNotFound, and, in client mode, the exceptions of `generate`.
         """
         return self._host().count(asked(prompt, messages, parameters))
 

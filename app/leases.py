@@ -1,4 +1,4 @@
-"""Leases, with which a request holds the engines that run its jobs. Request threads."""
+"""Leases, with which a request holds the engines that run its jobs. Runs on request threads."""
 
 from collections.abc import Callable
 

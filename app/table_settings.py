@@ -278,7 +278,7 @@ class TableSettings(EngineSettings):
         return model.at if "at" in model.model_fields_set else self.at
 
     def _fault_in_cluster(self, model: TableModel) -> str:
-        """Why a model's settings don't fit the cluster's; empty if they do."""
+        """Why a model's settings conflict with the cluster's settings; empty if they don't."""
         at = self._at_of(model)
         if CLUSTER not in at:
             own = sorted({"engines", "gpus_each", "nodes"} & model.model_fields_set)
@@ -295,7 +295,7 @@ class TableSettings(EngineSettings):
 
     @property
     def max_jobs(self) -> int:
-        """The maximum number of jobs that all models hold together."""
+        """The maximum number of jobs that all models can hold together."""
         models: list[ModelSettings] = [*self.tables()] or [self]
         if self.models_dir:  # `models_dir` adds one more model at a time
             models.append(self)
@@ -306,7 +306,7 @@ class TableSettings(EngineSettings):
         return [self.complete(one) for one in self.models]
 
     def complete(self, model: TableModel) -> TableModel:
-        """A table, completed with the settings outside the tables."""
+        """The given table, completed with the settings outside the tables."""
         own = {"model", "name", *model.model_fields_set}
         rest = {name: getattr(self, name) for name in ModelSettings.model_fields if name not in own}
         if self.cluster is not None and self._at_of(model) == [CLUSTER]:
@@ -318,7 +318,9 @@ class TableSettings(EngineSettings):
         return [self.complete(one) for one in self.models if self._at_of(one) == [CLUSTER]]
 
     def served(self) -> list[engine.Served]:
-        """All models, at least one. Raises engine.ModelError with the name of the wrong setting."""
+        """All models; there is always at least one. Raises engine.ModelError with the name of the
+        wrong setting.
+        """
         if not self.models:
             return [engine.Served(self.engine_config())]
         return [one.served() for one in self.tables()]

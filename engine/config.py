@@ -325,7 +325,7 @@ class ModelConfig:
 
     @property
     def has_source(self) -> bool:
-        """Whether a source lists the shared engines, so that engines can come and go."""
+        """Whether a source lists the shared engines, so that engines can join and leave."""
         return any(map(is_source, self.at))
 
     @property
@@ -334,5 +334,5 @@ class ModelConfig:
         return self.max_jobs_of(count_engines(self.at))
 
     def max_jobs_of(self, num_engines: int) -> int:
-        """Like `max_jobs`, for this number of shared engines."""
+        """Like `max_jobs`, with this number of shared engines."""
         return max(num_engines, 1) * self.replicas * self.max_batch_size + self.max_pending

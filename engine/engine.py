@@ -282,7 +282,7 @@ class Engine:
         self.tokenizer = Tokenizer(self.model_dir)
 
     def _note(self, event: ThreadEvent, batches: Batches) -> None:
-        """Record an event of the engine thread itself. The caller holds the lock."""
+        """Record an event that concerns the engine thread itself. The caller must hold the lock."""
         if isinstance(event, PendingList | JobList):
             self._places.note(event)
         elif self._standing.note(event):
@@ -294,7 +294,9 @@ class Engine:
         self._changed.notify_all()
 
     def _refusal(self, num_jobs: int = 0, prompt_tokens: int = 0) -> EngineError | None:
-        """Any thread. Takes no lock, so that many refusals don't delay `deliver`."""
+        """Can be called on any thread. Takes no lock, so that many refusals don't delay
+        `deliver`.
+        """
         return admission.refusal(
             self._standing,
             self._held.backlog,

@@ -1,7 +1,7 @@
 """The errors of the engine, grouped by what is at fault.
 
 EngineError
-├── ModelError              its files, device or memory prevent loading or recovering a model
+├── ModelError              the files, device or memory prevent loading or recovering a model
 │   ├── NoRoom              there is not enough memory; the message has the figures
 │   ├── LoadUnderWay        the model is already being loaded, unloaded or swapped
 │   ├── NotOurs             servers share the engine, and none of them may load or end it

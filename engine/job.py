@@ -1,4 +1,4 @@
-"""A job, which is one sequence to generate. Plain, frozen, picklable."""
+"""A job, which is one sequence to generate. Plain, frozen and picklable."""
 
 from dataclasses import dataclass, field
 

@@ -278,7 +278,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`new_tokens` counts sampled tokens without the stop token. `stop_reason`: the job's stop
+    """`new_tokens` counts sampled tokens, excluding the stop token. `stop_reason`: the job's stop
     string or member of `stop_token_ids` that ended the text; "loop" for `stop_on_loop`; "quota" for
     a job that may generate no more tokens. `stop_token`: the token that ended the job, if the job
     requested logprobs.

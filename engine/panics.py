@@ -1,5 +1,5 @@
 """Panics in libraries written in Rust. These aren't of type `Exception`, so few handlers catch
-them. Any thread.
+them. Can be used on any thread.
 """
 
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""The parameters of samplers, each declared once. Plain, frozen, picklable classes.
+"""The parameters of samplers, each declared once. Plain, frozen and picklable classes.
 
 The validation of requests, the documentation, the server's defaults and `Sampler` all derive from
 the table `Sampling` (docs/development.md).
@@ -29,8 +29,8 @@ Stage = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One sampling parameter. `default` turns it off. A parameter that is `part_of` another one is
-    off whenever the other one is off.
+    """One sampling parameter. `default` turns it off. A parameter that is `part_of` another is off
+    whenever that parameter is off.
     """
 
     default: Any

@@ -1,4 +1,4 @@
-"""Addresses that name a source of shared engines instead of an engine. Pure."""
+"""Addresses that name a source of shared engines instead of an engine. Does no I/O."""
 
 from collections.abc import Sequence
 

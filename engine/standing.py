@@ -106,7 +106,7 @@ class Standing:
         self.num_restarts += other.num_restarts
 
     def rates(self, now: float) -> Rates:
-        """`now`: a time on the monotonic clock. Any thread."""
+        """`now`: a time on the monotonic clock. Can be called on any thread."""
         recent = list(self._recent)
         first = max((i for i, each in enumerate(recent) if each.time <= now - RECENT), default=0)
         if first + 1 >= len(recent):
@@ -206,7 +206,7 @@ class Standing:
 
 class Past:
     """The counts of earlier engines with the same name. Some of these engines may still be running,
-    so their counts can grow. Any thread.
+    so their counts can grow. Can be used on any thread.
     """
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Work:
-    """Counts of a backend since its creation."""
+    """A backend's counts since its creation."""
 
     rows: int = 0  # rows of decode passes, one for each sequence
     computed_rows: int = 0  # `rows` plus those that pad captured passes

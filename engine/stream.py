@@ -107,7 +107,7 @@ class Stream:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that wait to be taken. Any thread."""
+        """The number of tokens that wait to be taken. Can be read on any thread."""
         batches = list(self._batches)
         return sum(len(e.token_ids) for batch in batches for e in batch if isinstance(e, Chunk))
 
@@ -135,8 +135,8 @@ class Stream:
         return events
 
     def take_now(self) -> Sequence[JobEvent]:
-        """Returns the events that have accumulated. Never waits, so it skips the queue's locks. For
-        a thread that takes a token from each of many streams.
+        """Returns the events that have accumulated. Never waits, so it skips the queue's locks.
+        Intended for a thread that takes a token from each of many streams.
         """
         batches = self._batches
         if not batches:

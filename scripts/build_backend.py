@@ -1,5 +1,5 @@
-"""Builds packages as setuptools does, but removes build/, because deleted files would get from
-there into the next wheel. pyproject.toml names this module.
+"""Builds packages as setuptools does, but removes build/, because the next wheel would otherwise
+contain deleted files that are still there. pyproject.toml names this module.
 """
 
 import shutil

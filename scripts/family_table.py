@@ -1,4 +1,5 @@
-"""Write the table of families in docs/models.md whose tokenizers and chat templates are tested.
+"""Write the table in docs/models.md that lists the families whose tokenizers and chat templates are
+tested.
 
 Usage: .venv/bin/python scripts/family_table.py, after scripts/test-tokenizers has fetched the files
 """

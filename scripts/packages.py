@@ -1,4 +1,4 @@
-"""Chooses the packages that a server needs on this machine, instead of requirements.txt.
+"""Chooses the packages that a server needs on this machine. Replaces requirements.txt.
 
 packages.py choose STAMP        prints the list; STAMP has the list that was installed last
 packages.py install FILE NAME   installs the packages in FILE, as NAME, for this Python

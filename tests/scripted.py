@@ -207,6 +207,23 @@ class ScriptedBackend:
         self._note("close")
 
 
+class NoLink:
+    """To no thread: nothing is told but what a test delivers."""
+
+    def __init__(self) -> None:
+        self.sent: list[messages.Command] = []
+        self.is_started = False
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def send(self, command: messages.Command) -> None:
+        self.sent.append(command)
+
+    def join(self, timeout: float | None = None) -> bool:
+        return True
+
+
 def make_again(kind: type[ScriptedBackend], made_of: tuple, deliver: object) -> ScriptedBackend:
     """In another process."""
     return kind(*made_of)

@@ -1,1 +1,1 @@
-"""Chats in any wire format: messages, tools, chat template, prompt."""
+"""Chats in any wire format: messages, tools, chat templates and prompts."""

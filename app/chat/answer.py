@@ -1,4 +1,4 @@
-"""Converts the events of one choice of a chat into parts. Request threads."""
+"""Converts the events of one choice of a chat into parts. Runs on request threads."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ class Answer(Choice):
     def __init__(
         self, parser: PartParser, end: Callable[[], object], includes_reasoning: bool = True
     ) -> None:
-        """`end`: ends the job early."""
+        """`end`: a function that ends the job early."""
         super().__init__()
         self.parts: list[Part] = []  # parts of the events passed to `add`
         self._parser = parser
@@ -40,7 +40,7 @@ class Answer(Choice):
     def finish_reason(self) -> str:
         """The engine's finish reason, or "tool_calls". Empty until the answer ends.
 
-        If `end` ended the answer, the engine's reason is "cancelled", but `finish_reason` is
+        If `end` ended the answer, the engine's finish reason is "cancelled", but this one is
         "tool_calls".
         """
         if self.finished is None:

@@ -16,9 +16,9 @@ def constraint(
     """The constraint for the tools of a request; None if the request needs no constraint. Raises
     InvalidJob.
 
-    If a call is required, the constraint allows only calls. With a `form`, the constraint allows
-    calls, or an answer in that form. Otherwise, if a function is strict, the constraint allows any
-    text in which calls match their schemas.
+    If a call is required, the constraint allows only calls. With `form`, the constraint allows
+    calls, or an answer that satisfies `form`. Otherwise, if a function is strict, the constraint
+    allows any text in which calls match their schemas.
     """
     functions = [tool.function for tool in offer.tools if offer.only in (None, tool.function.name)]
     if not functions:

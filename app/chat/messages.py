@@ -106,7 +106,7 @@ class Message(Object):
 
     def template_form(self) -> dict[str, Any]:
         """The message in the format that Hugging Face's chat templates use, with arguments as an
-        object, not as text.
+        object instead of text.
         """
         form: dict[str, Any] = {"role": self.role}
         form["content"] = None if self.content is None and self.tool_calls else self.text
@@ -129,7 +129,7 @@ class Message(Object):
 
 
 def _arguments(text: str) -> Any:
-    """The object in a JSON text. Text that isn't a JSON object was cut off; it is returned
+    """The object in a JSON text. Text that isn't a JSON object, because it was cut off, is returned
     unchanged.
     """
     try:
@@ -140,8 +140,8 @@ def _arguments(text: str) -> Any:
 
 
 def fault_of(message: Message) -> tuple[str, str] | None:
-    """The first field that is wrong for the message's role, and the reason. None if all fields are
-    valid.
+    """The first field that isn't valid for the message's role, and the reason. None if all fields
+    are valid.
     """
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning_content"):

@@ -1,4 +1,6 @@
-"""Builds the prompt of a chat, with the parser and constraint for its answer. Request threads."""
+"""Builds the prompt of a chat, with the parser and constraint for its answer. Runs on request
+threads.
+"""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -94,8 +96,8 @@ class Prompts:
 
     def max_calls(self, request: Chat) -> int | None:
         """The maximum number of calls in an answer. If the chat template allows only one call per
-        message, the maximum is 1, because the model was trained that way. A client that explicitly
-        requests several calls lifts this limit.
+        message, the maximum is 1, because the model was trained that way. This limit doesn't apply
+        if the client explicitly requests several calls.
         """
         offer = request.offer
         takes_two = self._template.chosen(has_tools=True).traits.takes_two_calls
@@ -104,7 +106,7 @@ class Prompts:
         return 1
 
     def _may_think(self, request: Chat, text: str) -> bool:
-        """Whether the model may begin its thoughts by itself after the prompt `text`."""
+        """Whether the model may start thinking on its own after the prompt `text`."""
         is_decided = text.rstrip().endswith(tuple(self._tags))
         return self.has_thoughts and not is_decided and not request.continue_final_message
 
@@ -228,7 +230,7 @@ class Prompts:
         return self._set_format or template.traits.format
 
     def _with_thoughts(self, text: str) -> str:
-        """The prompt, ending inside thoughts. If the prompt did not end inside thoughts, the forced
+        """The prompt, extended if necessary so that it ends inside thoughts. Otherwise the forced
         end of thoughts could occur in an answer without thoughts. Raises InvalidJob if the template
         has no thoughts, or closes them in the prompt.
         """

@@ -73,7 +73,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._state = _State()
 
     def bound_filters(self) -> None:
-        """Limits all filters. Call this method after the last filter has been added."""
+        """Applies the limits to all filters. Call this method after the last filter has been
+        added.
+        """
         self.filters = {name: self._bounded(f, name) for name, f in self.filters.items()}
         self.filters["_watched"] = self._watched
         self.filters["_kept"] = self._kept
@@ -165,14 +167,18 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """A namespace whose text form omits its values, because they may be nested infinitely."""
+    """A namespace whose text representation omits its values, because they may be nested
+    infinitely.
+    """
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Watch(jinja2.visitor.NodeTransformer):
-    """Rewrites a template so that loops, lists and joined texts go through its filters."""
+    """Rewrites a template so that loops, lists and joined texts go through the sandbox's
+    filters.
+    """
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:
         self.generic_visit(node)
@@ -211,8 +217,9 @@ def _limit(value: Any) -> int:
 
 
 def _size(value: Any) -> int:
-    """The approximate length of the value as text, in characters, even if its lists share items.
-    The depth of items counts too, because JSON is indented by depth. Stops soon after MAX_LENGTH.
+    """The approximate length of the value as text, in characters, even if lists in the value share
+    items. The depth of items also counts, because JSON is indented by depth. Stops soon after
+    MAX_LENGTH.
     """
     size, weight = 0, _ITEM
     level: list[Iterable[Any]] = [(value,)]

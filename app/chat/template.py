@@ -53,7 +53,7 @@ class ChatTemplate:
     """Renders prompts. Templates may use the functions that `apply_chat_template` offers."""
 
     def __init__(self, model_dir: engine.ModelDir, name: str = "default") -> None:
-        """Uses the template with that name. A broken template is not an error here, because
+        """Uses the template called `name`. A broken template is not an error here, because
         completions don't need a template. `render` reports the error.
         """
         found = model_dir.chat_templates.get(name)
@@ -102,8 +102,8 @@ class ChatTemplate:
     def render(self, conversation: Conversation, escape: Callable[[str], str]) -> str:
         """The text of the prompt. `escape` is applied to all of the user's text.
 
-        Raises engine.InvalidJob if there is no usable template, or if it refuses the messages or
-        fails.
+        Raises engine.InvalidJob if there is no usable template, or if the template refuses the
+        messages or fails.
         """
         if self._template is None:
             missing = "the model has no chat template; use /v1/completions"
@@ -161,7 +161,7 @@ _PROBE_TOOL = {
 
 
 def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
-    """`value` with `escape` applied to every text in it, including names."""
+    """`value` with `escape` applied to every text in it, including the keys of objects."""
     match value:
         case Escaped():
             return str(value)
@@ -187,7 +187,9 @@ def _environment() -> Sandbox:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks text for training. It has no effect here."""
+    """The `{% generation %}…{% endgeneration %}` block, which marks text for training. Has no
+    effect here.
+    """
 
     tags = {"generation"}  # noqa: RUF012  # the base class has it so
 

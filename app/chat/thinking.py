@@ -54,8 +54,8 @@ class HowToThink(Parameters):
 
     def beside(self, nested: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
         """Merges `nested` with the parameters that the client set under their own names. `nested`:
-        values that the wire format has elsewhere; `places` says where. Raises BadRequest, naming
-        both places, if a parameter's two values differ.
+        values that the wire format has elsewhere. `places`: their locations, for error messages.
+        Raises BadRequest if a parameter's two values differ.
         """
         own = {name: getattr(self, name) for name in nested if name in self.model_fields_set}
         for name, value in own.items():
@@ -70,8 +70,8 @@ class HowToThink(Parameters):
         return {**nested, **own}
 
     def said_as(self, request: "HowToThink") -> Self:
-        """This request, which from now on reports errors under the names that the client used for
-        these parameters in `request`.
+        """This request, changed so that errors use the names that the client used for these
+        parameters in `request`.
         """
         given = _NAMED & request.model_fields_set
         self._said.update({name: request._said.get(name, name) for name in given})

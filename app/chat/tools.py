@@ -102,7 +102,7 @@ ToolChoice = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The tools shown to the model, and the calls that it must make."""
+    """The tools shown to the model, and the calls that the model must make."""
 
     tools: tuple[Tool, ...]
     must_call: bool = False

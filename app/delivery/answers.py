@@ -1,5 +1,5 @@
-"""Makes responses from transcripts, both to the request itself and to clients that resume a stream
-or repeat an Idempotency-Key. Request threads.
+"""Makes responses from transcripts, both for the request itself and for clients that resume a
+stream or repeat an Idempotency-Key. Runs on request threads.
 """
 
 import hashlib
@@ -54,9 +54,10 @@ class WholeWriter:
 
 
 def event_position() -> tuple[str, int] | None:
-    """The identifier of a response, and the number of its events that the client has received.
+    """The identifier of a response, and how many of its events the client has received.
 
-    Both come from the current request's Last-Event-ID; None without this header. Raises BadRequest.
+    Both come from the current request's Last-Event-ID header. Returns None without this header.
+    Raises BadRequest.
     """
     event_id = flask.request.headers.get("Last-Event-ID")
     if not event_id:
@@ -73,7 +74,9 @@ class Answers:
     def __init__(
         self, settings: Settings, num_jobs: Callable[[], int], prepared: Callable[[], None]
     ) -> None:
-        """`num_jobs`: the number of jobs that have not ended. `prepared`: see `Threads`."""
+        """`num_jobs`: the number of jobs that have not ended. `prepared`: see
+        `Threads.on_prepared`.
+        """
         self.transcripts = Transcripts()
         # Open streams; `add` and `discard` are atomic under the GIL.
         self.streams: set[Output] = set()
@@ -104,10 +107,11 @@ class Answers:
         return self._begin(submitted, writer, keep)
 
     def resume(self, identifier: str, position: int) -> flask.Response:
-        """The rest of a kept stream, after its first `position` frames; 204 if nothing is left.
+        """The rest of a kept stream, after its first `position` frames; status 204 if nothing is
+        left.
 
-        Raises werkzeug's 404 if this client has no such stream, and BadRequest if the stream has no
-        such frame.
+        Raises werkzeug's NotFound if this client has no such stream, and BadRequest if the stream
+        has no such frame.
         """
         transcript = self.transcripts.find(identifier, owner_of(flask.request))
         if transcript is None or not self._join(transcript):
@@ -138,7 +142,7 @@ class Answers:
 
     def _begin(self, submitted: Submitted, writer: Writer, keep: float) -> flask.Response:
         """The response to the current request, from its own jobs. The transcript is kept for `keep`
-        seconds, or with an Idempotency-Key for the time that the setting specifies. Raises any
+        seconds; with an Idempotency-Key, for at least `idempotency_timeout` seconds. Raises any
         error before the first frame.
         """
         claim: Claim | None = flask.request.environ.get(CLAIM)
@@ -230,12 +234,14 @@ class Answers:
 
     def _join(self, transcript: KeptTranscript, num_idle: int = 0) -> bool:
         """Adds a reader to a transcript. `num_idle`: the number of request threads outside the
-        reserve that such readers may hold.
+        reserve that added readers may hold.
         """
         return self.transcripts.join(transcript, self._settings.reserve_threads // 2 + num_idle)
 
     def _output(self, transcript: Transcript, position: int = 0) -> Output:
-        """An output for the current request's client, from frame `position` of a transcript."""
+        """An output for the current request's client, starting at frame `position` of a
+        transcript.
+        """
         client = WatchedClient(flask.request.environ, transcript.writer.is_streamed)
         client.limit_sends(self._settings.send_timeout)
         return Output(transcript, client, self._settings.heartbeat, position)

@@ -1,4 +1,4 @@
-"""Framing of streams, which turns bodies into frames. Runs on request threads and the sender's
+"""Framings of streams, which turn bodies into frames. Runs on request threads and the sender's
 thread.
 
 The Accept header selects one of three framings: server-sent events, JSON lines, bare text.
@@ -59,7 +59,7 @@ def media_types(body: Any) -> dict[str, Any]:
 
 
 def choose_framing(accept: MIMEAccept) -> Framing:
-    """Server-sent events, unless the Accept header ranks another framing above them and JSON.
+    """Server-sent events, unless the Accept header ranks another framing above both them and JSON.
 
     Many clients send `application/json, text/plain, */*` by default, without expressing a
     preference.
@@ -97,8 +97,8 @@ class StreamWriter:
     def __init__(
         self, render: Render, framing: Framing, identifier: str | None, heartbeat: float
     ) -> None:
-        """`identifier`: the response's identifier, used to number the frames; None: frames have no
-        numbers. `heartbeat`: seconds after which a stream without events writes its first frame.
+        """`identifier`: the response's identifier, used to number the frames; if None, frames have
+        no numbers. `heartbeat`: seconds after which a stream without events writes its first frame.
         """
         self.mimetype = framing.mimetype
         self.heartbeat = framing.heartbeat
@@ -139,7 +139,7 @@ class StreamWriter:
         return self._number([failed, self._framing.end])
 
     def _cast(self, events: Sequence[engine.JobEvent]) -> list[bytes]:
-        """The frames of the texts if there is a mould for each text; otherwise nothing."""
+        """The frames of the texts if there is a mould for each text; otherwise an empty list."""
         frames = []
         for event in events:
             if event.identifier != self._job:

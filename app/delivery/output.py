@@ -33,7 +33,7 @@ class Output:
     def __init__(
         self, transcript: Transcript, client: WatchedClient, heartbeat: float, position: int = 0
     ) -> None:
-        """`client` has joined the transcript's readers. The client gets the frames starting with
+        """`client` has joined the transcript's readers. The client gets the frames starting at
         number `position`. `heartbeat`: seconds.
         """
         self.client = client
@@ -54,12 +54,12 @@ class Output:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has text. After that, the writing thread waits only for more text."""
+        """Whether the answer has text. Once it has, the writing thread waits only for more text."""
         return self._transcript.has_begun
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that have been generated but not yet written. Any thread."""
+        """The number of tokens that have been generated but not yet written. Thread-safe."""
         return self._transcript.num_behind
 
     @property
@@ -99,7 +99,7 @@ class Output:
                 return
 
     def wait(self) -> None:
-        """Waits for frames, at most `patience` seconds. Raises ClientGone."""
+        """Waits at most `patience` seconds for frames. Raises ClientGone."""
         self._frames = [*self._frames, *self._wait(self.patience)]
 
     def take(self, now: float) -> bytes | None:
@@ -131,13 +131,13 @@ class Output:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stops reading the transcript. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._transcript.leave()
 
     def _wait_early(self, timeout: float) -> Sequence[bytes]:
-        """Like `_wait`, before the response has a status. Also raises any error before the
+        """Like `_wait`, for use before the response has a status. Also raises any error before the
         first frame.
         """
         frames = self._wait(timeout)
@@ -160,5 +160,5 @@ class Output:
 
     @property
     def _interval(self) -> float:
-        """Seconds between two pieces while no frames arrive."""
+        """Seconds between pieces while no frames arrive."""
         return min(self._heartbeat, PROBE) if self.client.is_half_closed else self._heartbeat

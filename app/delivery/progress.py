@@ -1,4 +1,4 @@
-"""Progress of a request before its first text: queue and prefill. Request threads.
+"""Progress of a request before its first text: queue and prefill. Runs on request threads.
 
 Pure except for the clock.
 """

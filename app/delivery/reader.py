@@ -28,7 +28,7 @@ def deadlines(
     queue: float, first_token: float, total: float, since: float | None = None
 ) -> Deadlines:
     """The deadlines of one request. Limits are in seconds; 0 means no limit. `since`: the monotonic
-    time from which the limits count; None means now.
+    time at which the limits start; None means now.
     """
     if since is None:
         since = time.monotonic()
@@ -113,14 +113,14 @@ class Reader:
 
     @property
     def num_behind(self) -> int:
-        """The number of tokens that have been generated but not taken. Any thread."""
+        """The number of tokens that have been generated but not taken. Thread-safe."""
         return self._stream.num_behind
 
     def take_events(self, timeout: float) -> Sequence[engine.JobEvent]:
-        """Waits for events, at most `timeout` seconds, and at most until the next deadline.
+        """Waits for events for at most `timeout` seconds, but not beyond the next deadline.
 
-        If a deadline ends the wait, the next call raises TimedOut. If a call comes after a
-        deadline, it first returns the events that arrived earlier.
+        If a deadline ends the wait, the next call raises TimedOut. A call after a deadline first
+        returns the events that have already arrived.
         """
         now = time.monotonic()
         if now >= self._next_deadline:
@@ -172,15 +172,17 @@ class Reader:
                     logger.warning("%s: %s", self._name, event.error)
 
     def _meet(self, *codes: str) -> None:
-        """Removes these deadlines. If one choice meets a deadline, the request has met it."""
+        """Removes these deadlines. Once one choice has met a deadline, the whole request has met
+        it.
+        """
         if not self._deadlines.keys().isdisjoint(codes):
             left = self._deadlines.items()
             self._deadlines = {code: limit for code, limit in left if code not in codes}
             self._next_deadline = next_of(self._deadlines)
 
     def _check_deadlines(self, now: float) -> None:
-        """Raises TimedOut if a deadline has passed. A late reader may first take, once, the events
-        that arrived in the meantime.
+        """Raises TimedOut if a deadline has passed. A late reader may first take the events that
+        arrived in the meantime, but only once.
         """
         if self._late < self._next_deadline and self._stream.has_events:
             self._late = now

@@ -16,13 +16,13 @@ TextBody = Callable[[str], dict[str, Any]]
 
 
 class Render(Protocol):
-    """Makes the bodies of one answer in a wire format. Calling the render itself makes a stream;
-    calling `add` and `whole` makes a whole answer.
+    """Makes the bodies of one answer in a wire format. To make a stream, call the render itself; to
+    make a whole answer, call `add` and `whole`.
     """
 
     def __call__(self, events: Sequence[engine.JobEvent]) -> Iterable[Body]:
-        """The bodies for some events in a stream. Without events, bodies that show a waiting client
-        that it is being served.
+        """The bodies for some events in a stream. Without events, returns bodies that show a
+        waiting client that it is being served.
         """
 
     def text_body(self, identifier: str) -> TextBody | None:

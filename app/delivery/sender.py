@@ -45,10 +45,12 @@ class Feed(Protocol):
         """Seconds until a piece may be due even if nothing new arrives."""
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Registers `wake`, which is called when there may be more to write. It must not block."""
+        """Registers `wake`, which is called when there may be more to write. `wake` must not
+        block.
+        """
 
     def wait(self) -> None:
-        """Waits for something new, at most `patience` seconds. Raises ClientGone."""
+        """Waits at most `patience` seconds for something new. Raises ClientGone."""
 
     def take(self, now: float) -> bytes | None:
         """The next piece. Returns empty bytes if only the response's headers are to be sent, and
@@ -98,7 +100,9 @@ class Outlet:
         self._patience = 0.0  # the output's patience at the last check
 
     def notify(self, wake: Callable[[], None]) -> None:
-        """Registers `wake`, which is called when there may be more to write. It must not block."""
+        """Registers `wake`, which is called when there may be more to write. `wake` must not
+        block.
+        """
         self._output.notify(wake)
 
     # Sender's thread
@@ -108,7 +112,7 @@ class Outlet:
         self.ended.set()
 
     def write(self, now: float) -> bool:
-        """Writes the next bytes, as many as the socket accepts. Returns whether the stream has
+        """Writes as many of the next bytes as the socket accepts. Returns whether the stream has
         ended.
 
         Never waits. While the socket is full, new frames stay in the output. Raises ClientGone.
@@ -229,8 +233,8 @@ class Sender:
                 outlet.end()
 
     def _receive(self, timeout: float) -> list[Outlet]:
-        """Returns new outlets. Waits for an outlet, or for something new to write, at most
-        `timeout` seconds.
+        """Returns new outlets. Waits at most `timeout` seconds for an outlet or for something new
+        to write.
         """
         outlets = []
         try:
@@ -254,7 +258,7 @@ class Sender:
 
 
 class Streamed(flask.Response):
-    """A streamed response, which the sender writes after the first text. The sender needs
+    """A streamed response. The sender takes over writing after the first text. The sender needs
     gunicorn's plain socket, without TLS, and no middleware that changes the body.
     """
 

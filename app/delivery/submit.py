@@ -1,4 +1,4 @@
-"""Receives a request and submits its jobs, for all wire formats. Request threads."""
+"""Receives a request and submits its jobs, for all wire formats. Runs on request threads."""
 
 import contextlib
 import logging
@@ -50,9 +50,8 @@ def receive(
 ) -> Request:
     """The parsed body of the current request. `read` parses the body's bytes.
 
-    Limits how slowly the client may send and read. From then on, the request is inside the gate
-    until `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut,
-    Full.
+    Limits how slowly the client may send and read. Afterwards, the request is inside the gate until
+    `submit` or the end of the request. Raises BadRequest, BodyTimeout, ClientGone, TimedOut, Full.
     """
     if not flask.request.mimetype:  # a page of any origin may send such a body without a preflight
         origins.check(settings.cors_origins)
@@ -109,7 +108,9 @@ def patience(settings: Settings) -> Callable[[], None]:
 
 
 def leave() -> Place | None:
-    """Leaves the gate, if the current request is inside. Returns the request's former place."""
+    """Leaves the gate, if the current request is inside. Returns the place that the request had in
+    the gate.
+    """
     place: Place | None = flask.g.pop(PLACE, None)
     if place is not None:
         place.leave()
@@ -118,7 +119,7 @@ def leave() -> Place | None:
 
 @contextlib.contextmanager
 def names_of(request: Named) -> Iterator[None]:
-    """Within this context, errors use the client's name for a parameter."""
+    """Within this context, errors use the client's names for parameters."""
     try:
         yield
     except engine.Rejected as error:
@@ -183,7 +184,7 @@ def _submit(
     account: Account | None,
     wake: Callable[[], None] | None,
 ) -> engine.Stream:
-    """Submits the jobs, and counts them on the account if there is one."""
+    """Submits the jobs, and records them in the account if there is one."""
     if account is None:
         return model.submit(jobs, wake)
     account.reserve(jobs, request.num_jobs, jobs[0].kind, model.info.page_size)
@@ -206,9 +207,9 @@ def max_new_tokens(
 ) -> int:
     """The limit on new tokens for a prompt of `prompt_tokens` tokens.
 
-    This is the request's own limit if it sets one, otherwise the default. If `clamp_max_tokens` is
-    on, a limit beyond the context is reduced, and the response names the parameter. `most`: the API
-    key's limit. Raises PromptTooLong, or BadRequest.
+    This is the request's own limit if the request sets one, otherwise the default. If
+    `clamp_max_tokens` is on, a limit beyond the context is reduced, and the response names the
+    parameter. `most`: the API key's limit. Raises PromptTooLong, or BadRequest.
     """
     asked = request.asked_tokens
     if most is not None and asked is not None and asked > most:
@@ -239,7 +240,7 @@ def max_new_tokens(
 
 
 def _cut(request: Generation, most: int, settings: Settings) -> int:
-    """The limit `most`, for a request that exceeds its API key's limit. Raises BadRequest unless
+    """Returns `most`, for a request that exceeds its API key's limit. Raises BadRequest unless
     `clamp_max_tokens` is on.
     """
     name = request.names["max_new_tokens"]
@@ -257,8 +258,8 @@ def _jobs(
     settings: Settings,
     key: ApiKey | None,
 ) -> list[engine.Job]:
-    """The jobs of the first prompt, then those of the next prompt, and so on. Raises PromptTooLong,
-    BadRequest.
+    """The jobs for the first prompt, then those for the next prompt, and so on. Raises
+    PromptTooLong, BadRequest.
     """
     priority = request.priority
     most = None

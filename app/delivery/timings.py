@@ -30,12 +30,12 @@ class TimingsBody(TypedDict):
 
 
 def timings(finished: Sequence[engine.Finished], num_jobs: int) -> TimingsBody:
-    """The timings of a request: for each stage the time of the longest job, and the tokens of all
-    jobs.
+    """The timings of a request: for each stage, the time of the longest job and the number of
+    tokens of all jobs.
 
-    `finished` holds `num_jobs` jobs of the first prompt, then as many of each further prompt. A
-    job's first token belongs to the prefill, so the decoding rate is that of the other tokens.
-    Without tokens or without time, a rate is 0, as in llama.cpp.
+    `finished` holds `num_jobs` jobs for the first prompt, then as many for each further prompt. A
+    job's first token belongs to the prefill, so the decoding rate is that of the other tokens. The
+    rate of a stage without tokens or time is 0, as in llama.cpp.
     """
     prompt_tokens = sum(f.prompt_tokens - f.cached_tokens for f in finished[::num_jobs])
     decoded_tokens = sum(max(f.new_tokens - 1, 0) for f in finished)
@@ -109,7 +109,7 @@ class _Running:
 
 
 class WithRunningTimings(Wrapped):
-    """Adds the timings of its choice so far to each body that has new tokens."""
+    """Adds to each body with new tokens the timings of the body's choice so far."""
 
     def __init__(self, render: Render, lengths: Mapping[str, int]) -> None:
         """`lengths`: the number of tokens in each job's prompt."""
@@ -138,7 +138,7 @@ class WithRunningTimings(Wrapped):
         """Returns None, because each body has its own timings."""
 
     def _note(self, event: engine.JobEvent) -> TimingsBody | None:
-        """The timings of the event's job, if it has new tokens."""
+        """The timings of the event's job if the event has new tokens; otherwise None."""
         job, now = self._jobs[event.identifier], time.monotonic()
         match event:
             case engine.Started():

@@ -29,7 +29,7 @@ class Writer(Protocol):
 
     @property
     def comment(self) -> bytes:
-        """The progress before the first frame, as a comment, which clients may ignore."""
+        """The progress before the first frame, as a comment that clients may ignore."""
 
     @property
     def is_numbered(self) -> bool:
@@ -69,7 +69,7 @@ class Transcript(Reader):
         return self.is_finished and not self._frames
 
     def take(self, position: int, timeout: float) -> list[bytes]:
-        """Waits for the frames from `position` on, at most `timeout` seconds.
+        """Waits at most `timeout` seconds for the frames from `position` on.
 
         A transcript that isn't kept has only the frames that have not been taken.
         """
@@ -139,11 +139,12 @@ class Transcript(Reader):
 
 
 class KeptTranscript(Transcript):
-    """The kept frames of one answer. Several threads may read it, each from its own position.
+    """The kept frames of one answer. Several threads may read the transcript, each from its own
+    position.
 
     A kept transcript needs no thread of its own: a reader that waits for the next frame drives it.
     That reader takes the jobs' events and writes the frames for all readers. When the last reader
-    has left, its thread continues for `keep` seconds, for a client that comes back.
+    leaves, its thread keeps driving the transcript for `keep` seconds, in case a client comes back.
     """
 
     __slots__ = (
@@ -159,8 +160,8 @@ class KeptTranscript(Transcript):
     )
 
     def __init__(self, submitted: Submitted, writer: Writer, keep: float) -> None:
-        """`keep`: seconds for which the jobs continue without a reader, and frames stay after the
-        last one. A new transcript has no reader; call `join`.
+        """`keep`: seconds for which the jobs continue, and the frames are kept, after the last
+        reader has left. A new transcript has no reader; call `join`.
         """
         super().__init__(submitted, writer)
         self.num_bytes = 0
@@ -199,7 +200,7 @@ class KeptTranscript(Transcript):
 
     def join(self) -> bool:
         """Adds a reader, which stays until `leave`. Returns False if the transcript has already
-        been given up.
+        been abandoned.
         """
         with self._changed:
             self._num_readers += not self._is_abandoned
@@ -228,8 +229,9 @@ class KeptTranscript(Transcript):
     def leave(self) -> None:
         """Removes a reader. The last reader's thread stays in this call, and drives the transcript.
 
-        The call returns when the jobs have ended, another client reads, or `keep` seconds have
-        passed. Then unfinished jobs are cancelled, unless another client reads.
+        The call returns when the jobs have ended, another client reads the transcript, or `keep`
+        seconds have passed. Unfinished jobs are then cancelled, unless another client reads the
+        transcript.
         """
         with self._changed:
             self._num_readers -= 1

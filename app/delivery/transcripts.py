@@ -1,4 +1,4 @@
-"""The kept transcripts, keyed by response and by Idempotency-Key. Request threads."""
+"""The kept transcripts, keyed by response and by Idempotency-Key. Runs on request threads."""
 
 import threading
 import time
@@ -60,7 +60,7 @@ class Transcripts:
             claim.settled.set()
 
     def find(self, identifier: str, owner: str) -> KeptTranscript | None:
-        """Finds this owner's kept stream with numbered frames by the response's identifier."""
+        """Finds, by the response's identifier, this owner's kept stream with numbered frames."""
         with self._lock:
             self._forget_old()
             kept = self._kept.get(identifier)
@@ -71,7 +71,7 @@ class Transcripts:
     def claim(self, key: Key, fingerprint: bytes) -> tuple[Claim, bool]:
         """The claim on a key, and whether it is new. The caller must settle a new claim.
 
-        Raises werkzeug's 422 if a different request has used the key.
+        Raises werkzeug's UnprocessableEntity if a different request has used the key.
         """
         with self._lock:
             self._forget_old()
@@ -96,10 +96,10 @@ class Transcripts:
         claim.settled.set()
 
     def join(self, transcript: KeptTranscript, max_extra: int) -> bool:
-        """Adds a reader to a transcript. Returns False if the transcript has already been given up.
-        `max_extra`: the maximum number of readers besides the first reader of each answer. The
-        number is limited because each reader holds a request thread. Raises engine.Full if this
-        number has been reached.
+        """Adds a reader to a transcript. Returns False if the transcript has already been
+        abandoned. `max_extra`: the maximum number of readers besides the first reader of each
+        answer. The number is limited because each reader holds a request thread. Raises engine.Full
+        if this number has been reached.
         """
         with self._lock:
             extra = sum(max(kept.transcript.num_readers - 1, 0) for kept in self._kept.values())

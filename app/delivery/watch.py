@@ -17,13 +17,13 @@ Item = TypeVar("Item")
 
 
 class WatchedClient(Client):
-    """A client that is checked regularly. Used by the thread that answers the client."""
+    """A client that is checked regularly. Used by the thread that responds to the client."""
 
     __slots__ = ("_next_look", "_presence", "_serves_half_closed")
 
     def __init__(self, environ: Mapping[str, Any], serves_half_closed: bool) -> None:
         """`serves_half_closed`: whether to serve a half-closed client, because a write will show
-        whether it has left. Otherwise a half-closed client counts as gone.
+        whether the client has left. Otherwise a half-closed client counts as gone.
         """
         super().__init__(environ)
         self._serves_half_closed = serves_half_closed
@@ -47,8 +47,8 @@ class WatchedClient(Client):
     ) -> Sequence[Item]:
         """Waits for items from `take`, and checks the client while waiting. Raises ClientGone.
 
-        `take` waits for at most the number of seconds that it is given. Returns no items after
-        `timeout` seconds, once `is_done`, or when the client becomes half-closed.
+        `take` waits for at most the number of seconds passed to it. Returns an empty sequence after
+        `timeout` seconds, once `is_done` returns True, or when the client becomes half-closed.
         """
         end = time.monotonic() + timeout
         while True:

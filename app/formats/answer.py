@@ -1,4 +1,4 @@
-"""The steps from a request to its response, for all wire formats. Request threads."""
+"""The steps from a request to its response, for all wire formats. Runs on request threads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,8 @@ def answer(
     prepare: Callable[[], Prepared],
     framing: Framing | None,
 ) -> flask.Response:
-    """Submits a request, and responds. `framing`: the framing of a stream; None for a whole answer.
+    """Submits a request, and returns the response. `framing`: the framing of a stream; None for a
+    whole answer.
 
     Raises the exceptions of `prepare` and `submit.submit`, and any error before the first frame.
     """

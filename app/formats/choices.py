@@ -46,8 +46,8 @@ class ChoicesRender(abc.ABC):
 def with_extras(
     render: ChoicesRender, request: Generation, prompts: Sequence[Sequence[int]]
 ) -> Render:
-    """The render, with timings and progress if `request` wants them. `prompts`: the tokens of each
-    prompt.
+    """The render, with timings and progress if `request` asks for them. `prompts`: the tokens of
+    each prompt.
     """
     more: Render = render
     identifiers = list(render.choices)

@@ -1,4 +1,4 @@
-"""The interface between a wire format and the application, and the loading of formats."""
+"""Defines the interface between a wire format and the application, and loads formats."""
 
 import importlib
 import logging
@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a format writes errors, and the list of models at the path that formats share. Clients of
-    formats without `Words` get OpenAI's format.
+    """How a format writes errors and, at the path that formats share, the list of models. Clients
+    of formats without `Words` get OpenAI's format.
     """
 
     is_spoken: Callable[[], bool]  # whether the current request's client uses the format

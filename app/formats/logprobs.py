@@ -9,7 +9,7 @@ LEAST = -9999.0  # represents minus infinity, which JSON doesn't have, as in Ope
 
 
 class TokenNames:
-    """The names of tokens in a response: their text, or `token_id:17`."""
+    """The names of tokens in a response: either their text or ids such as `token_id:17`."""
 
     def __init__(self, tokenizer: engine.Tokenizer, by_id: bool) -> None:
         self._tokenizer = tokenizer
@@ -23,7 +23,9 @@ class TokenNames:
         return self._tokenizer.decoder()
 
     def name(self, token_id: int, mark: str = "") -> str:
-        """The token's name. Bytes that aren't text become escapes such as `\\xf0`, after `mark`."""
+        """The token's name. If its bytes aren't text, the name is `mark`, followed by the bytes
+        with escapes such as `\\xf0`.
+        """
         if self._by_id:
             return f"token_id:{token_id}"
         piece = self.piece(token_id)
@@ -92,14 +94,14 @@ def _empty() -> dict[str, list[Any]]:
 
 
 def chat_logprobs(logprobs: Iterable[engine.TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    """The logprobs of some tokens in a chat completion."""
+    """The `logprobs` object of a choice in a chat completion."""
     return {"content": token_logprobs(logprobs, names), "refusal": None}
 
 
 def token_logprobs(
     logprobs: Iterable[engine.TokenLogprob], names: TokenNames
 ) -> list[dict[str, Any]]:
-    """Each token with its name, logprob and bytes, and the most probable tokens at its position."""
+    """For each token, its name, logprob and bytes, and the most probable tokens at its position."""
     return [
         {
             **_chat_token(logprob.token_id, logprob.logprob, names),
@@ -112,7 +114,7 @@ def token_logprobs(
 def prompt_logprobs(
     logprobs: Iterable[engine.TokenLogprob | None], num_top: int, names: TokenNames
 ) -> list[dict[str, Any] | None]:
-    """For each token in a prompt, that token and the `num_top` most probable tokens at its
+    """For each token in a prompt, the token itself and the `num_top` most probable tokens at its
     position, keyed by id.
     """
     return [None if one is None else _ranked(one, num_top, names) for one in logprobs]

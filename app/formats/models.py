@@ -146,7 +146,7 @@ def _describe(model: engine.Engine) -> dict[str, Any]:
 
 
 def _meta(model: engine.Engine) -> dict[str, object]:
-    """Properties that a model has once it is loaded."""
+    """The properties that are known only once a model is loaded."""
     try:
         info = model.info
     except engine.Refused:

@@ -31,10 +31,10 @@ class Usage(TypedDict):
 def usage(
     finished: Sequence[engine.Finished], num_jobs: int, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """The usage of all jobs. `finished` holds `num_jobs` jobs of the first prompt, then as many of
-    each further prompt.
+    """The usage of all jobs. `finished` holds `num_jobs` jobs for the first prompt, then as many
+    for each further prompt.
 
-    Each prompt counts once.
+    Each prompt is counted once.
     """
     prompt_tokens = sum(f.prompt_tokens for f in finished[::num_jobs])
     cached_tokens = sum(f.cached_tokens for f in finished[::num_jobs])

@@ -1,5 +1,5 @@
-"""Claims of processes on models. They show whether two processes of one user have loaded the same
-model, which causes a warning.
+"""Claims of processes on models. If two processes of one user load the same model, a warning is
+logged.
 """
 
 import contextlib

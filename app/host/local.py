@@ -1,4 +1,4 @@
-"""Generates in the process of the host application."""
+"""Generates text in the process of the host application."""
 
 import contextlib
 import logging
@@ -114,8 +114,8 @@ class Local:
         return is_done
 
     def give(self, models: engine.Models | None) -> None:
-        """Uses `models`, which the caller starts and closes; if None, uses the application's own
-        models again.
+        """Uses `models`, which the caller starts and closes; if `models` is None, uses the
+        application's own models again.
         """
         with self._lock:
             self._given = models

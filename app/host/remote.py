@@ -1,4 +1,4 @@
-"""Generates on a Switchyard server: the client mode of the extension."""
+"""Generates text on a Switchyard server, for the client mode of the extension."""
 
 import json
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class RemoteSource:
         self._answer.drop()
 
     def _take(self, event: bytes) -> str | Exception:
-        """Takes the text or the error from an event."""
+        """Extracts the text or the error from an event."""
         data = b"".join(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
         if not data or data == b"[DONE]":
             return ""
@@ -133,8 +133,9 @@ class Remote:
     def _answer(self, path: str, body: dict[str, Any]) -> Incoming:
         """A response with status 200.
 
-        If the server has no room, the request is retried when its Retry-After says. Retries
-        continue for at most the request's `timeout`, or else the `queue_timeout` setting.
+        If the server has no room, the request is retried after the time in the response's
+        Retry-After header. Retries end after the request's `timeout`, or else after `queue_timeout`
+        seconds.
         """
         if self._is_closed:
             raise engine.Dead(

@@ -23,8 +23,8 @@ Opener = Callable[[engine.ModelConfig], engine.Engine]
 
 
 class HostModels(engine.Models):
-    """The models of a process that continues if a model fails. A failed model is loaded again,
-    after increasingly long waits.
+    """The models of a process that keeps running if a model fails. A failed model is reloaded after
+    increasingly long waits.
     """
 
     is_final = False
@@ -64,7 +64,7 @@ class Tables:
     def start(
         self, shared: SharedModels, settings: Settings, user: object, ledger: Ledger | None
     ) -> SharedModels:
-        """Starts models for a user. Returns `shared`, or new ones if `shared` was closed.
+        """Starts models for a user. Returns `shared`, or new models if `shared` was closed.
 
         `ledger`: closed after the models when the process ends. Raises RuntimeError in a forked
         process, and engine.ModelError, for example if torch is missing.

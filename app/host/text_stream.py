@@ -84,7 +84,7 @@ class TextStream(Iterator[str]):
                 self._end(ending)
 
     def close(self) -> None:
-        """Ends the text. A thread that is waiting for a piece receives none. Idempotent."""
+        """Ends the stream. A thread that is waiting for a piece receives none. Idempotent."""
         if self._finalizer.detach() is not None:
             (self._source.drop if self._is_reading else self._source.close)()
 

@@ -154,8 +154,8 @@ class Incoming:
         self._is_dropped = False
 
     def read(self) -> bytes:
-        """Waits for the next bytes of the body, and returns them undecoded. Returns no bytes at the
-        end of the body.
+        """Waits for the next bytes of the body, and returns them undecoded. Returns empty bytes at
+        the end of the body.
 
         Raises engine.Closed if the connection is lost, or the exception that the request's `look`
         raises.
@@ -197,7 +197,7 @@ class Incoming:
 
 
 class _Lost(Exception):
-    """A kept connection ended before a response began."""
+    """A connection that was kept open ended before a response began."""
 
 
 def _what_failed(error: requests.RequestException) -> str:

@@ -52,8 +52,8 @@ class Wait:
         return {"timeout": max(self._asked - (time.monotonic() - self._begun), 0.001)}
 
     def look(self, silent: float) -> None:
-        """Checks the client, the deadline and the silence. `silent`: seconds without a byte from
-        the server.
+        """Checks the client, the deadline and the length of the silence. `silent`: seconds without
+        a byte from the server.
 
         Raises ClientGone, TimedOut, engine.Closed.
         """

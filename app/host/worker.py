@@ -1,4 +1,6 @@
-"""The WSGI worker of a host application: whether it is ending, and warnings about its setup."""
+"""The WSGI worker of a host application: whether the worker is ending, and warnings about its
+setup.
+"""
 
 import functools
 import importlib

@@ -39,7 +39,8 @@ def _num_marks(data: bytes) -> int:
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """The JSON object in the current request's body. Raises BadRequest, or werkzeug's 415.
+    """The JSON object in the current request's body. Raises BadRequest, or werkzeug's
+    UnsupportedMediaType.
 
     NaN and infinities are accepted here, so that validation can name the parameter.
     """
@@ -65,7 +66,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
 def is_curls(data: bytes) -> bool:
     """Whether the current request's body is JSON that curl sends as a form, as it does with `-d`.
 
-    A page can send the same without a CORS preflight, but its browser adds `Origin` or
+    A web page can send the same request without a CORS preflight, but its browser adds `Origin` or
     `Sec-Fetch-Site`, which a page can't remove.
     """
     headers = flask.request.headers
@@ -80,8 +81,8 @@ def is_curls(data: bytes) -> bool:
 def read_bytes(max_bytes: int) -> bytes:
     """The body of the current request, unparsed. A second call returns the same bytes at no cost.
 
-    Raises BadRequest, werkzeug's 413 or 415, BodyTimeout, or EngineError if the server has no
-    thread to read with.
+    Raises BadRequest, werkzeug's RequestEntityTooLarge or UnsupportedMediaType, BodyTimeout, or
+    EngineError if the server has no thread to read with.
     """
     coding = flask.request.content_encoding
     if coding not in (None, "identity"):
@@ -108,8 +109,8 @@ def read_bytes(max_bytes: int) -> bytes:
 
 
 def dumps(value: Any) -> bytes:
-    """JSON in UTF-8 on one line. U+0085, U+2028 and U+2029 are escaped, because many clients that
-    read a stream line by line would split the JSON there.
+    """The value as a single line of JSON in UTF-8. U+0085, U+2028 and U+2029 are escaped, because
+    many clients that read a stream line by line would split the JSON there.
     """
     data = pydantic_core.to_json(value)  # takes a quarter of the time of json.dumps
     if data.isascii():

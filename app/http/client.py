@@ -71,8 +71,9 @@ class Client:
     def look(self) -> Presence:
         """The state of the connection now. Never waits.
 
-        `half-closed`: the client will send nothing more. It may still read, or may have closed the
-        connection. A write shows which, because a closed connection answers with a reset.
+        `half-closed`: the client will send nothing more. The client may still read, or may have
+        closed the connection. A write shows which of the two is true, because a closed connection
+        responds with a reset.
         """
         if self._poll is not None:
             for _, flags in self._poll.poll(0):
@@ -111,7 +112,9 @@ class Client:
             raise ClientGone from None
 
     def num_untaken(self) -> int:
-        """Bytes sent that the other end has not acknowledged. 0 if the system can't tell."""
+        """Bytes sent that the other end has not acknowledged. 0 if the system can't report this
+        number.
+        """
         if sys.platform != "linux" or self._socket is None:
             return 0
         data = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))

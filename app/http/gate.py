@@ -1,18 +1,19 @@
-"""The gate: admission of large inputs to parsing, validation, tokenizing and compiling.
-Request threads.
+"""The gate: admission of large inputs to parsing, validation, tokenizing and compiling. Runs on
+request threads.
 
 This work takes the GIL from the engine thread and uses memory, both in proportion to the input. The
 gate admits two large inputs at a time, of up to 1 MiB in total; a larger input is admitted alone.
 Other inputs wait in order of arrival, each on its own event. An input that leaves admits the next
 one. While jobs run, the next input waits for as long as the last one was inside, so large inputs
 take at most half of the time. A waiting thread checks four times a second whether its client is
-still there. Small inputs pass without a lock, because each request thread has at most one of them,
-for a millisecond. An input that turns out to be more work than its size suggests enters again,
-through `parts.weight`.
+still there. Small inputs pass without a lock, because each request thread handles at most one at a
+time, for a millisecond. An input that turns out to be more work than its size suggests enters the
+gate again, through `parts.weight`.
 
 While an input is inside, threads give up the GIL ten times as often. The engine thread takes the
-GIL about a hundred times per step, and would otherwise wait 5 ms for it each time. When no input is
-inside, shorter turns cost more than they gain, because hundreds of reader threads would switch.
+GIL about a hundred times per step, and would otherwise wait 5 ms each time. When no input is
+inside, shorter turns cost more than they gain, because hundreds of reader threads would keep
+switching.
 """
 
 import sys
@@ -73,7 +74,7 @@ class Place:
         self._gate = gate
 
     def leave(self) -> None:
-        """Idempotent."""
+        """Leaves the gate. Idempotent."""
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.leave(self)
@@ -102,7 +103,7 @@ class Gate:
     ) -> None:
         """At most `max_waiting` inputs wait. Waiting inputs and running jobs (`num_busy`) are at
         most `max_busy` in total, because each holds a request thread, and some threads must stay
-        free. `prepared`: see `Threads`; called for each large input.
+        free. `prepared`: see `Threads.on_prepared`; called for each large input.
         """
         self._max_waiting = max_waiting
         self._max_busy = max_busy

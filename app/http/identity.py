@@ -1,5 +1,5 @@
 """The identity of a request: the client to which it is attributed, the owner of its answer, and
-whether an operator sent it. `operations` checks API keys and leaves the result in the environ as
+whether an operator sent it. `operations` checks API keys and stores the result in the environ as
 `CALLER`.
 """
 
@@ -42,7 +42,8 @@ def address_of(request: flask.Request) -> str:
 
 
 def share_of(request: flask.Request) -> str:
-    """The client for shares and limits: the checked API key, or else the network of the address.
+    """The client to which shares and limits apply: the checked API key, or else the network of the
+    address.
 
     An unchecked key does not count, because a client could invent keys to gain shares.
     """
@@ -52,7 +53,7 @@ def share_of(request: flask.Request) -> str:
 
 
 def author_of(request: flask.Request) -> str:
-    """The client for the audit log: the checked API key, or else the whole address."""
+    """The client that the audit log names: the checked API key, or else the whole address."""
     caller = caller_of(request)
     return f"address:{address_of(request)}" if caller is None else f"key:{caller.name}"
 
@@ -85,8 +86,8 @@ def is_operator(request: flask.Request) -> bool:
     """Whether a request has an operator's rights.
 
     With API keys, the key's role must be admin. Without API keys, the request must come from a
-    process on the server's own machine; headers of a proxy, or a browser's `Origin`, show that it
-    does not.
+    process on the server's own machine; headers of a proxy, or a browser's `Origin`, show that the
+    request did not.
     """
     if (caller := caller_of(request)) is not None:
         return caller.is_admin

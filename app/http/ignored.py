@@ -1,5 +1,5 @@
-"""The `X-Switchyard-Ignored` header, which lists parameters of a request that had no effect.
-Request threads.
+"""The `X-Switchyard-Ignored` header, which lists parameters of a request that had no effect. Runs
+on request threads.
 """
 
 import functools

@@ -69,7 +69,7 @@ def check_host(allowed: Collection[str]) -> None:
 
 
 def _is_loopback(name: str) -> bool:
-    """Whether the server listens on a loopback address. Not every WSGI server reports it."""
+    """Whether the server listens on a loopback address. Not every WSGI server reports this."""
     return name in ("localhost", "::1") or name.startswith("127.")
 
 

@@ -1,4 +1,4 @@
-"""Limits the number of open WebSockets, in total and for each client. Any thread."""
+"""Limits the number of open WebSockets, in total and for each client. Thread-safe."""
 
 import threading
 from collections import Counter
@@ -17,8 +17,8 @@ class Places:
             return self._taken.total()
 
     def take(self, client: str) -> str | None:
-        """Takes a place and returns None; call `give_back` later. If no place is free, returns the
-        reason.
+        """Takes a place and returns None. The caller must call `give_back` later. If no place is
+        free, returns the reason.
         """
         with self._lock:
             if self._taken.total() >= self.number:

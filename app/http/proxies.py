@@ -19,8 +19,8 @@ class Proxies:
         self._networks = [ipaddress.ip_network(name) for name in trusted if name != UNIX]
 
     def client_of(self, request: flask.Request) -> str:
-        """The rightmost address of `X-Forwarded-For` that is not a trusted proxy's. For a request
-        that doesn't come from a trusted proxy, the sender's address.
+        """The rightmost address in `X-Forwarded-For` that is not a trusted proxy's address. For a
+        request that doesn't come from a trusted proxy, this is the sender's address.
 
         A client can forge all addresses to the left of that one, and the whole header of a request
         that bypasses the proxies.
@@ -44,7 +44,9 @@ class Proxies:
 
 
 def _address(name: str) -> Address | None:
-    """The address without its port, or None. An IPv4-mapped IPv6 address becomes IPv4."""
+    """The address without its port. None if the text is not an address. An IPv4-mapped IPv6 address
+    becomes IPv4.
+    """
     if name.startswith("["):
         name = name[1:].partition("]")[0]
     elif name.count(":") == 1:

@@ -1,4 +1,4 @@
-"""The request id, in responses and logs. Request threads."""
+"""The request id, in responses and logs. Runs on request threads."""
 
 import re
 import uuid

@@ -21,7 +21,9 @@ PER: dict[BudgetPeriod | None, str] = {"day": " a day", "month": " a month", "to
 
 
 class _Spent:
-    """Tokens of one key's ended requests: on its latest day, in that month, and in total."""
+    """The tokens of one key's finished requests on its latest day, in that day's month, and in
+    total.
+    """
 
     __slots__ = ("_day", "_of_day", "_of_month", "_total")
 
@@ -41,7 +43,7 @@ class _Spent:
         return self._of_month if period == "month" else self._total
 
     def _turn_to(self, day: str) -> None:
-        """Begins a new period on a later day. Setting the clock back does not begin one."""
+        """Begins a new period if `day` is later. Setting the clock back does not begin a period."""
         if day > self._day:
             self._of_day = 0
             if day[:7] != self._day[:7]:
@@ -107,13 +109,15 @@ class Budgets:
                 self._reserved[key.name] = left
 
     def add(self, name: str, tokens: int, ended: float) -> None:
-        """Counts a request's tokens on the day on which it ended, as the file does."""
+        """Counts a request's tokens on the day on which it ended, as the ledger's file does."""
         day = day_of(ended)
         with self._lock:
             self._spent.setdefault(name, _Spent(day)).add(day, tokens)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """Each key that has a budget, with the tokens of its ended requests in its period."""
+        """Each key that has a budget, with the tokens of the key's finished requests in its budget
+        period.
+        """
         now = self._clock()
         with self._lock:
             return [(key, self._used(key, now)[0]) for key in keys if key.budget_tokens is not None]
@@ -121,8 +125,8 @@ class Budgets:
     # Called with the lock held
 
     def _used(self, key: ApiKey, now: float) -> tuple[int, int]:
-        """The tokens of ended requests in the key's period, and the tokens that running requests
-        have reserved.
+        """The tokens of finished requests in the key's budget period, and the tokens that running
+        requests have reserved.
         """
         spent = self._spent.get(key.name)
         tokens = 0 if spent is None else spent.within(key.budget_period, day_of(now))

@@ -43,9 +43,9 @@ class LedgerError(SettingsError):
 
 
 def open_file(path: str) -> sqlite3.Connection:
-    """Opens the file for writing, by any thread. Raises LedgerError.
+    """Opens the file for writing from any thread. Raises LedgerError.
 
-    A missing file is created, readable by its owner only.
+    A missing file is created, readable only by its owner.
     """
     connection = None
     try:
@@ -110,8 +110,8 @@ def back_up(path: str, target: str) -> None:
 
 def forget(path: str, key: str) -> tuple[int, int]:
     """Deletes all rows of a key, even while a server writes to the file, and leaves none of their
-    bytes. Returns how many rows of requests and how many daily sums were deleted. Raises
-    LedgerError.
+    bytes in the file. Returns how many rows of requests and how many daily sums were deleted.
+    Raises LedgerError.
     """
     if not os.path.isfile(path):
         raise LedgerError(f"ledger {path}: there is no such file")
@@ -158,7 +158,8 @@ def restore(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
 def lose_open(connection: sqlite3.Connection) -> int:
     """Marks as lost all requests that were running when a process crashed. Returns their number.
 
-    Each counts as failed on the day on which it began, with its known tokens. Raises sqlite3.Error.
+    Each of them counts as failed on the day on which it began, with the tokens known so far. Raises
+    sqlite3.Error.
     """
     with connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -180,7 +181,9 @@ def lose_open(connection: sqlite3.Connection) -> int:
 
 
 def _check(connection: sqlite3.Connection, path: str) -> None:
-    """Checks version, tables and integrity. Raises LedgerError, sqlite3.DatabaseError."""
+    """Checks the file's version, tables and integrity. Raises LedgerError,
+    sqlite3.DatabaseError.
+    """
     version = _version(connection)
     if version > VERSION:
         raise LedgerError(

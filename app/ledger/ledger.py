@@ -37,9 +37,9 @@ class Ledger:
     def __init__(
         self, path: str, days: int, has_keys: bool, clock: Callable[[], float] = time.time
     ) -> None:
-        """`days`: the number of days for which rows of requests are kept; 0: forever. `has_keys`:
-        whether there are API keys; if so, requests without a key are not recorded. Raises
-        LedgerError if the file can't be used.
+        """`days`: the number of days for which rows of requests are kept; 0 means forever.
+        `has_keys`: whether there are API keys; if so, requests without a key are not recorded.
+        Raises LedgerError if the file can't be used.
         """
         self._path = os.path.abspath(path)
         self._days = days
@@ -54,7 +54,7 @@ class Ledger:
 
     @property
     def num_errors(self) -> int:
-        """The number of entries that were dropped, and of commits that failed."""
+        """The number of dropped entries plus the number of failed commits."""
         return 0 if self._writer is None else self._writer.num_errors
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Ledger:
     # Request threads
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
-        """Like `Budgets.reserve`, after the file has been read."""
+        """Like `Budgets.reserve`, but first opens the file if necessary."""
         self._open()
         return self._budgets.reserve(key, least, wanted)
 
@@ -127,7 +127,7 @@ class Ledger:
         return read_usage(self._path, first, last, groups, key, most)
 
     def spent(self, keys: Iterable[ApiKey]) -> list[tuple[ApiKey, int]]:
-        """Like `Budgets.spent`, after the file has been read."""
+        """Like `Budgets.spent`, but first opens the file if necessary."""
         self._open()
         return self._budgets.spent(keys)
 
@@ -204,7 +204,9 @@ def _route_of(account: Account) -> str | None:
 
 
 def _id_of(account: Account) -> str:
-    """The identifier of the response, from which the identifiers of its jobs are derived."""
+    """The identifier of the response. The identifiers of the jobs are derived from this
+    identifier.
+    """
     return account.identifiers[0].rpartition("-")[0]
 
 
@@ -213,7 +215,7 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _lock(path: str) -> int:
-    """Locks a file beside the ledger, until the returned descriptor is closed.
+    """Locks a file next to the ledger until the returned descriptor is closed.
 
     Without the lock, a second server would mark the first server's running requests as lost. Raises
     LedgerError.

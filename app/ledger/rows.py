@@ -86,11 +86,11 @@ class Ended(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A request for a generation that was refused before it had jobs. It counts only toward the
+    """A generation request that was refused before it had jobs. The refusal counts only toward the
     day's sums.
 
-    `model`: empty if the request was refused before its model was known: by a limit that is checked
-    before the body is read, or because of a parameter.
+    `model`: empty if the request was refused before its model was known. Such a refusal comes from
+    a limit that is checked before the body is read, or is caused by a parameter.
     """
 
     ended: float

@@ -16,7 +16,8 @@ def read_usage(
     """The sums from day `first` to day `last`, grouped and sorted by `groups`, which are in the
     order of GROUPS.
 
-    `key`: only rows of this key. `most`: the maximum number of rows. Raises sqlite3.Error.
+    `key`: sums only the rows of this key; None means all keys. `most`: the maximum number of rows.
+    Raises sqlite3.Error.
     """
     names = [name for name in GROUPS if name in groups]  # a client's text never gets into the SQL
     where = "day BETWEEN ? AND ?" + (" AND key = ?" if key is not None else "")

@@ -32,7 +32,7 @@ class LedgerWriter:
         self, path: str, connection: sqlite3.Connection, days: int, clock: Callable[[], float]
     ) -> None:
         """`connection`: a connection to the file at `path`. `days`: the number of days for which
-        rows of requests are kept; 0: forever. `clock`: a wall clock.
+        rows of requests are kept; 0 means forever. `clock`: a wall clock.
         """
         self.num_errors = 0
         self._path = path

@@ -1,1 +1,1 @@
-"""Changes that operators make to models while the server runs, and the events of loads."""
+"""Changes that operators make to models while the server runs, and events that report loads."""

@@ -51,8 +51,8 @@ ModelChange: Any = pydantic.create_model(
 
 
 def named(name: str) -> str:
-    """The name of the model that has the given name or alias. Adds the model to the table if it is
-    in `models_dir`.
+    """The name of the model that has the given name or alias. Adds the model to the table if the
+    model is in `models_dir`.
 
     Raises engine.ModelNotFound.
     """
@@ -86,7 +86,7 @@ def swap(name: str, request: Any, is_default: bool = False) -> engine.Load:
 
 
 def change_of(name: str, request: Any) -> engine.Served:
-    """The configured model `name`, or a directory of `models_dir`, with the request's settings.
+    """The configured model `name`, or a directory in `models_dir`, with the request's settings.
 
     Raises BadRequest, and engine.ModelNotFound for an unknown name.
     """

@@ -1,4 +1,4 @@
-"""Events of loads and of models' states."""
+"""Events that report loads and the states of models."""
 
 import time
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def value_of(state: engine.ModelState) -> Value:
 
 def begun(load: engine.Load, timeout: float = FIRST) -> None:
     """Waits until a load makes progress or is done, or `timeout` seconds have passed. Raises the
-    load's error if it has failed by then.
+    load's error if the load has failed by then.
     """
     until = time.monotonic() + timeout
     while load.wait(LOOK / 5) is not None and load.progress is None and time.monotonic() < until:

@@ -254,7 +254,7 @@ def _histograms(models: Sequence[engine.Engine]) -> Iterator[Metric]:
 
 
 def _buckets(bounds: Sequence[float], histogram: engine.Histogram) -> list[tuple[str, float]]:
-    """Prometheus' buckets, which are cumulative: each counts all values up to its bound."""
+    """Prometheus' buckets. They are cumulative: each bucket counts all values up to its bound."""
     buckets: list[tuple[str, float]] = []
     below = 0
     for bound, count in zip((*bounds, float("inf")), histogram.counts, strict=True):

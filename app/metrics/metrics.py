@@ -120,7 +120,7 @@ class ServerCollector(Collector):
 
 
 def _budgets(spent: Iterable[tuple[ApiKey, int]]) -> Metric:
-    """The budgets of the MAX_KEYS keys that have spent the largest shares."""
+    """The budgets of the MAX_KEYS keys that have spent the largest shares of their budgets."""
     found = GaugeMetricFamily(
         "switchyard_budget_tokens",
         "Budget of an API key in the current period, and the amount spent.",

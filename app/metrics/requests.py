@@ -1,4 +1,4 @@
-"""Metrics of requests, counted as their accounts end."""
+"""Metrics of requests, counted when their accounts close."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, get_args
@@ -91,7 +91,7 @@ class RequestMetrics:
 
 
 def _phase_left(account: Account, status: int) -> Phase | None:
-    """The phase in which the jobs were when the client left; None if the client did not leave."""
+    """The phase that the jobs were in when the client left; None if the client did not leave."""
     if account.gone is not None or status != 499:
         return account.gone
     used = account.used.values()

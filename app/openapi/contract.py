@@ -1,4 +1,4 @@
-"""Contracts of routes, which are declared beside each view, and the OpenAPI document that is made
+"""Contracts of routes, which are declared next to each view, and the OpenAPI document that is made
 from them. Pure.
 """
 

@@ -45,8 +45,8 @@ class AccessLine:
 
 
 def said(request: flask.Request, status: int) -> dict[str, Any]:
-    """The fields of a request for logs and metrics, besides those of its account. They contain the
-    route, not the path, because a client can put anything into a path.
+    """The fields of a request for logs and metrics, besides those of its account. The fields
+    contain the route instead of the path, because a client can put anything into a path.
     """
     caller, trace = caller_of(request), parse_trace(request.headers.get("traceparent"))
     return {

@@ -1,4 +1,6 @@
-"""The account of a request: the key that pays for it, the tokens of its jobs, and when it ends."""
+"""The account of a request: the key that pays for it, the tokens of its jobs, and when the request
+ends.
+"""
 
 import threading
 import time
@@ -29,7 +31,7 @@ class Recorder(Protocol):
     """A recorder of accounts, such as the access log, the metrics or the ledger."""
 
     def begin(self, account: "Account") -> None:
-        """Called when the account's jobs have been submitted. Request thread."""
+        """Called when the account's jobs have been submitted. Runs on a request thread."""
 
     def end(self, account: "Account") -> None:
         """Called when the account closes, on a request thread or the alarms' thread."""
@@ -52,8 +54,8 @@ UNKNOWN = Consumption()
 
 
 class Account:
-    """The account of one request. It closes when the answer and all jobs have ended. If a client
-    leaves, its jobs end after the answer.
+    """The account of one request. The account closes when the answer and all jobs have ended. If
+    the client leaves, the jobs end after the answer.
     """
 
     __slots__ = (
@@ -128,7 +130,7 @@ class Account:
         return NO_KEY if self.key is None else self.key.name
 
     def another(self) -> "Account":
-        """A new account for one of several generations on a connection. It has no quota yet."""
+        """A new account, without a quota yet, for one of several generations on a connection."""
         return Account(self._recorders)
 
     def enter(self) -> None:
@@ -160,8 +162,8 @@ class Account:
     def expect(
         self, model: str, jobs: Sequence[engine.Job], num_jobs: int, is_streamed: bool
     ) -> None:
-        """Announces jobs before they are submitted: `num_jobs` of the first prompt, then as many of
-        each further prompt.
+        """Announces jobs before they are submitted: `num_jobs` for the first prompt, then as many
+        for each further prompt.
         """
         identifiers = [job.identifier for job in jobs]
         self.model, self.identifiers, self.num_jobs = model, identifiers, num_jobs
@@ -204,7 +206,7 @@ class Account:
     # Link's thread
 
     def note(self, used: engine.Used) -> int | None:
-        """Notes a job's use of tokens. Returns how many new tokens the job may have; None: any
+        """Notes a job's use of tokens. Returns how many new tokens the job may have; None means any
         number. May wait briefly for locks.
         """
         before = self.used.get(used.identifier)
@@ -234,7 +236,7 @@ class Account:
 
     def _paid_prompt(self, used: engine.Used) -> int:
         """The prompt tokens that a job pays for. The first choice of a prompt pays for all of them;
-        further choices pay only for those that they compute again.
+        further choices pay only for prompt tokens that they compute again.
         """
         return used.prompt_tokens if used.identifier in self._firsts else used.computed_tokens
 

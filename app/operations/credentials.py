@@ -52,7 +52,9 @@ def _bytes(value: str) -> bytes:
 
 
 def _password(token: str) -> bytes:
-    """The password of HTTP's Basic authentication, with any user name. Empty without one."""
+    """The password from HTTP Basic authentication, whatever the user name. Empty if there is
+    none.
+    """
     try:
         return base64.b64decode(token, validate=True).partition(b":")[2]
     except (binascii.Error, ValueError):

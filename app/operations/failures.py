@@ -1,4 +1,4 @@
-"""Limits how many wrong API keys each IPv4 address and each IPv6 /64 may send. Any thread."""
+"""Limits how many wrong API keys each IPv4 address and each IPv6 /64 may send. Thread-safe."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ class Failures:
         self._by_address: OrderedDict[str, _Failed] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Called for a wrong key. Raises LimitReached while wrong keys of the address are
+        """Called for a wrong key. Raises LimitReached while wrong keys from the address are
         refused.
         """
         failed = self._by_address.get(address)
@@ -46,7 +46,7 @@ class Failures:
             )
 
     def note(self, address: str) -> None:
-        """Counts a wrong key of an address, and writes an audit line now and then."""
+        """Counts a wrong key from an address, and writes an audit line now and then."""
         now = self._clock()
         with self._lock:
             failed = self._by_address.setdefault(address, _Failed(now))

@@ -1,5 +1,5 @@
-"""The guard of the routes, which checks API keys, roles and limits, and keeps accounts. Request
-threads.
+"""The guard of the routes, which checks API keys, roles and limits, and keeps accounts. Runs on
+request threads.
 """
 
 import contextlib
@@ -74,7 +74,9 @@ def open_checks(settings: Settings, budgets: BudgetKeeper | None) -> Checks | No
 
 
 class Guard:
-    """The guard of one application. It registers only the hooks that the settings need."""
+    """The guard of one application. The guard registers only the hooks that the settings
+    require.
+    """
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class Guard:
         return response
 
     def _leave(self, error: BaseException | None) -> None:
-        """Ends the account of a request without a response to close."""
+        """Ends the account of a request that has no response to close."""
         account = account_of(flask.request.environ)
         if account is not None and not account.has_response:
             if error is not None and not account.said:
@@ -226,13 +228,13 @@ class Guard:
 
 
 def _request() -> flask.Request:
-    """The current request object itself. Flask's proxy costs a microsecond at each access."""
+    """The current request object itself. Flask's proxy costs a microsecond per access."""
     request: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
     return request
 
 
 def _is_told(error: BaseException) -> TypeGuard[Exception]:
-    """Whether an error's message is meant for clients, rather than caused by a bug."""
+    """Whether an error's message is meant for clients. Any other error is caused by a bug."""
     kinds = (BadRequest, BudgetSpent, LimitReached, TimedOut, Unauthorized, engine.EngineError)
     return isinstance(error, kinds)
 
@@ -242,7 +244,7 @@ def _is_websocket(request: flask.Request) -> bool:
 
 
 def _status(request: flask.Request, response: flask.Response) -> int:
-    """The status for logs. A WebSocket has sent its own status, and its response is never
+    """The status for logs. A WebSocket has already sent its own status, so its response is never
     written.
     """
     is_websocket = _is_websocket(request) and response.status_code < 400

@@ -1,4 +1,4 @@
-"""The valid API keys. Any thread. When the key file changes, a separate thread reads it."""
+"""The valid API keys. Thread-safe. When the key file changes, a separate thread reads it."""
 
 import heapq
 import hmac

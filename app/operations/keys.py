@@ -98,7 +98,7 @@ class ApiKey(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The entries of a file, as read at one time."""
+    """The entries of a key file at the time when it was read."""
 
     signature: Signature
     by_digest: Mapping[str, ApiKey]
@@ -214,8 +214,8 @@ def _parse(part: str, text: str) -> list[Any]:
 
 
 def _reason(text: str) -> str:
-    """The reason why a text isn't TOML, with the line number in the whole file. Empty if it is
-    TOML.
+    """The reason why a text isn't TOML, with the line number in the whole file. Empty if the text
+    is TOML.
     """
     try:
         tomllib.loads(text)

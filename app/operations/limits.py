@@ -23,8 +23,8 @@ class Level(NamedTuple):
 
 
 class BudgetKeeper(Protocol):
-    """Keeps the budgets of the keys that have one. Any thread may use it; a call briefly holds a
-    lock.
+    """Keeps the budgets of the keys that have one. Any thread may use the keeper; a call briefly
+    holds a lock.
     """
 
     def reserve(self, key: ApiKey, least: int, wanted: int) -> int:
@@ -41,8 +41,8 @@ class BudgetKeeper(Protocol):
 
 
 class Bucket:
-    """A token bucket that fills up within a minute. Its level may fall below 0, and then recovers.
-    Running requests reserve a part of the level.
+    """A token bucket that fills up within a minute. Its level may fall below 0, and then recovers
+    over time. Running requests reserve a part of the level.
     """
 
     def __init__(self, size: int, clock: Clock) -> None:
@@ -75,7 +75,7 @@ class Bucket:
 
     def reserve(self, amount: float) -> float:
         """Reserves an amount if it is available, and returns 0. Otherwise returns the seconds until
-        it may be available. A full bucket allows an amount that exceeds its size.
+        the amount may be available. A full bucket allows an amount that exceeds its size.
         """
         with self._lock:
             self._settle()
@@ -127,7 +127,9 @@ class Bucket:
 
 
 class Quota:
-    """The usage of one key. It survives changes of the key's limits while the server runs."""
+    """The usage of one key. The usage is kept when the key's limits change while the server
+    runs.
+    """
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class Quota:
             self._num_requests -= 1
 
     def count_request(self) -> None:
-        """Counts a request in this minute. Raises LimitReached."""
+        """Counts a request toward the limit per minute. Raises LimitReached."""
         if self.requests is not None and (seconds := self.requests.take()):
             raise reached(self.key, f"{self.requests.size} requests a minute", seconds)
 
@@ -193,7 +195,7 @@ def reached(key: ApiKey, limit: str, seconds: float) -> LimitReached:
 
 
 class Quotas:
-    """The quotas of all keys that have been used, keyed by name. Any thread."""
+    """The quotas of all keys that have been used, keyed by name. Thread-safe."""
 
     def __init__(self, clock: Clock = time.monotonic, budgets: BudgetKeeper | None = None) -> None:
         self._clock = clock

@@ -1,5 +1,5 @@
-"""Formats and destinations of logs. A separate thread writes them, because the engine thread must
-not wait for a terminal or a disk.
+"""Formats and destinations of logs. A separate thread writes the logs, because the engine thread
+must not wait for a terminal or a disk.
 """
 
 import atexit
@@ -74,8 +74,8 @@ class _ToListener(logging.handlers.QueueHandler):
 
 
 class _Listener(logging.handlers.QueueListener):
-    """Collects access lines for a moment. Waking up for each line would take the GIL from a request
-    thread, which costs more than the line itself.
+    """Collects access lines for a moment before it writes them. Waking up for each line would take
+    the GIL from a request thread, at more cost than the line itself.
     """
 
     def dequeue(self, block: bool) -> logging.LogRecord:
@@ -149,7 +149,7 @@ def say(message: str, log_format: LogFormat, is_error: bool = False) -> None:
 
 
 def _file(path: str) -> logging.Handler:
-    """The access log's handler. After the file has been renamed, the next line opens a new one."""
+    """The access log's handler. After the file has been renamed, the next line opens a new file."""
     try:
         handler = _AccessFile(path)
     except OSError as reason:

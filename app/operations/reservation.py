@@ -29,9 +29,9 @@ class Need:
 def needs(
     key: ApiKey, jobs: Sequence[engine.Job], num_jobs: int, page_size: int, usual: float
 ) -> list[Need]:
-    """The needs of a request's jobs: `num_jobs` of the first prompt, then as many of each further
+    """The needs of a request's jobs: `num_jobs` for the first prompt, then as many for each further
     prompt. The first choice of a prompt reserves the whole prompt. Other choices find the prompt's
-    full pages in the cache, so they reserve one page, or the whole prompt if they score it.
+    full pages in the cache, so they reserve one page, or the whole prompt if they score the prompt.
     `usual`: the number of tokens in a typical answer.
     """
     most = math.ceil(USUAL_TIMES * usual)
@@ -65,8 +65,8 @@ class Reservation:
         self._allowed: dict[str, int] = {}  # paid new tokens that each of these jobs may have
 
     def start(self, needs: Sequence[Need]) -> None:
-        """Reserves tokens for all jobs. If it raises LimitReached or BudgetSpent, nothing is
-        reserved. The reserved part of a budget may be less than the jobs need, but is enough for
+        """Reserves tokens for all jobs. If this method raises LimitReached or BudgetSpent, nothing
+        is reserved. The reserved part of a budget may be less than the jobs need, but is enough for
         the prompts and a token for each job.
         """
         prompts = sum(need.prompt for need in needs)

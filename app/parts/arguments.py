@@ -1,4 +1,4 @@
-"""Finds the arguments of a tool call in a text, and where they end. Pure."""
+"""Finds the arguments of a tool call in a text, and where the arguments end. Pure."""
 
 import json
 import re
@@ -7,8 +7,8 @@ import re
 def whole_arguments(groups: dict[str, str | None]) -> str | None:
     """The arguments in the match of a call, as JSON text.
 
-    Empty if they begin after the match. None if they aren't a JSON object. `groups`: the groups
-    that a `CallFormat` pattern has matched.
+    Empty if the arguments begin after the match. None if they aren't a JSON object. `groups`: the
+    groups that a `CallFormat` pattern has matched.
     """
     if groups.get("begin"):
         return ""

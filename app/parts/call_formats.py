@@ -93,7 +93,7 @@ class CallFormat:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags in the texts; for some models they are special tokens."""
+        """The tags in the format's texts. In some models these are special tokens."""
         found = [tag for text in self.texts for tag in TAG.findall(text) if "NAME" not in tag]
         return tuple(dict.fromkeys([*found, *self.more_tags]))
 

@@ -38,7 +38,7 @@ class Choice:
 def best_of(choices: Sequence[Choice], num_jobs: int, n: int) -> list[Choice]:
     """The `n` choices of each prompt with the highest mean logprob, best first.
 
-    `choices` holds `num_jobs` choices of the first prompt, then those of the next.
+    `choices` holds `num_jobs` choices for the first prompt, then those for the next.
     """
     if num_jobs == n:
         return list(choices)

@@ -86,7 +86,9 @@ class PartParser:
         return self._state == self._arguments
 
     def push(self, text: str, num_tokens: int = 0) -> list[Part]:
-        """The parts that this piece of text completes. `num_tokens`: the number of its tokens."""
+        """The parts that this piece of text completes. `num_tokens`: the number of tokens in the
+        piece.
+        """
         if self._state in (self._opening, self._thoughts) or self._is_before_thoughts:
             self._thought_tokens += num_tokens
         self._pieces.append(text)
@@ -95,7 +97,7 @@ class PartParser:
 
     def finish(self, is_cut: bool = False) -> list[Part]:
         """The parts of the text that is still held back. Called after the last text. `is_cut`: the
-        model would have continued, so the beginning of thoughts or of a call isn't text.
+        model would have continued, so the incomplete beginning of thoughts or of a call is dropped.
         """
         self._join()
         if is_cut and self._state == self._opening and not self._held.isspace():
@@ -110,7 +112,9 @@ class PartParser:
         self._num_new = 0
 
     def _drop_begun_call(self) -> None:
-        """Drops the end of the held text that may have become a call, unless it is white space."""
+        """Drops the end of the held text if that end may be the beginning of a call, unless it is
+        white space.
+        """
         if self._format is None:
             return
         patterns = (self._format.first, self._format.next, self._format.anywhere)
@@ -151,7 +155,9 @@ class PartParser:
                 self._parts.append(part)
 
     def _opening(self, is_last: bool) -> bool:
-        """The start of an answer. Thoughts come first or not at all: a later tag may be content."""
+        """Handles the start of an answer. Thoughts come first or not at all, because a later tag
+        may be content.
+        """
         assert self._tags is not None
         text = self._held.lstrip()
         if text.startswith(self._tags.start):
@@ -181,7 +187,7 @@ class PartParser:
         return True
 
     def _answer(self, is_last: bool) -> bool:
-        """The first text after the thoughts, where calls of some formats have no mark."""
+        """Handles the first text after the thoughts, where calls of some formats have no mark."""
         self._state = self._content
         if self._format is None or self._format.first is None:
             return True
@@ -208,7 +214,7 @@ class PartParser:
     def _search(
         self, pattern: str, kind: type[Text] | type[Reasoning], is_last: bool
     ) -> "regex.Match[str] | None":
-        """The first match. Text before it, or before a possible match, becomes a part."""
+        """The first match. Text before the match, or before a possible match, becomes a part."""
         match = compiled(pattern).search(self._held, partial=not is_last)
         start = len(self._held) if match is None else match.start()
         self._tell(kind(self._held[:start]))
@@ -219,8 +225,8 @@ class PartParser:
         return compiled(pattern).match(self._held)
 
     def _call_here(self, pattern: str, state: Callable[[bool], bool], is_last: bool) -> bool:
-        """A call at the beginning of the held text, or content. The parser stays in `state` until
-        it is clear which.
+        """Handles a call, or content, at the beginning of the held text. The parser stays in
+        `state` until it is clear which of the two it is.
         """
         match = compiled(pattern).match(self._held, partial=not is_last)
         if match is None:
@@ -277,7 +283,9 @@ class PartParser:
         return self._markup(self._format.end, is_last)
 
     def _markup(self, pattern: str, is_last: bool) -> bool:
-        """Drops the end of a call, or superfluous braces if there is other text."""
+        """Drops the text that ends a call. If other text follows the call, drops superfluous braces
+        instead.
+        """
         match = compiled(pattern).match(self._held, partial=True)
         if match is None:
             self._state = self._braces

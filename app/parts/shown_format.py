@@ -156,9 +156,9 @@ def _without_identifier(text: str, call: KnownCall) -> str:
 
 
 def _framed(before: str, gap: str, after: str) -> tuple[str, str, str, str, str]:
-    """(opening, lead, separator, end, closing), from the texts before, between and after two
-    calls: `before` is opening and lead, `gap` is end, separator and lead, `after` is end and
-    closing. Tags stay whole.
+    """(opening, lead, separator, end, closing), from the texts before, between and after two calls.
+    `before` is opening and lead, `gap` is end, separator and lead, `after` is end and closing. Tags
+    stay whole.
     """
     first, middle, last = (_UNIT.findall(text) for text in (before, gap, after))
     num_lead = _num_equal(first[::-1], middle[::-1])

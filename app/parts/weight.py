@@ -1,4 +1,4 @@
-"""Reports inputs that cause more work than their size suggests. Request threads."""
+"""Reports inputs that cause more work than their size suggests. Runs on request threads."""
 
 import flask
 

@@ -192,7 +192,8 @@ class Generation(Constrained, Sampled):
         """The request with the parameters of its preset. The request's own parameters take
         precedence.
 
-        Raises BadRequest if there is no such preset, or its parameters conflict with the others.
+        Raises BadRequest if there is no such preset, or if the preset's parameters conflict with
+        the others.
         """
         if self.preset is None:
             return self
@@ -209,24 +210,26 @@ class Generation(Constrained, Sampled):
 
     @property
     def asked_tokens(self) -> int | None:
-        """The maximum number of new tokens that the request sets; None leaves the limit to the
-        server.
-        """
+        """The request's limit on new tokens; None leaves the limit to the server."""
         return self.default_max_tokens if self.max_tokens is None else self.max_tokens
 
     @property
     def asked_logprobs(self) -> int | None:
-        """The number of alternatives to show for each token; None: no logprobs in the answer."""
+        """The number of alternatives to show for each token; None means no logprobs in the
+        answer.
+        """
         return None
 
     @property
     def num_logprobs(self) -> int | None:
-        """The number of alternatives that the engine computes for each token; None: no logprobs."""
+        """The number of alternatives that the engine computes for each token; None means no
+        logprobs.
+        """
         return self.asked_logprobs
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The number of alternatives for each token in the prompt; None: no logprobs for the
+        """The number of alternatives for each token in the prompt; None means no logprobs for the
         prompt.
         """
         return None

@@ -12,7 +12,7 @@ _NAME = "filename\n"  # the name of the file with the gap, as in llama.cpp
 
 
 def infill(tokenizer: engine.Tokenizer, gap: Gap, max_tokens: int, param: str) -> PromptTokens:
-    """The tokens of a prompt with a gap, and the tokens that end its middle.
+    """The tokens of a prompt with a gap, and the tokens that end the generated middle.
 
     `max_tokens`: the maximum number of tokens in the prompt. `param`: the request's name for the
     suffix. Raises BadRequest for a model of an unknown family, and PromptTooLong.

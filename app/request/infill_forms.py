@@ -31,9 +31,10 @@ class Form:
 
     `tokens`: the first is put before the prefix, the second before the suffix, and a third after
     both. With `suffix_first`, the first token is put before the suffix, and the second before the
-    prefix. `ends`: tokens that end the middle, in addition to the model's own. `files`: the token
-    before a repository's name, and the token before each file. `name_in_gap`: the name of the file
-    with the gap follows the token before the prefix, and a newline follows only names of files.
+    prefix. `ends`: tokens that end the middle, in addition to the model's own end tokens. `files`:
+    the token before a repository's name, and the token before each file. `name_in_gap`: the name of
+    the file with the gap follows the token before the prefix, and a newline follows only names of
+    files.
     """
 
     family: str

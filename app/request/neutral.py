@@ -1,5 +1,5 @@
 """Parameters without effect, which are accepted and listed in the response. Each request has its
-own context. A neutral value has no effect, such as 0 for a penalty that this server doesn't have.
+own context. A neutral value, such as 0 for a penalty that this server doesn't have, has no effect.
 The tables group fields by the clients that send them, and each wire format chooses its tables.
 """
 

@@ -1,4 +1,4 @@
-"""Prompts in the form of tokens. Pure."""
+"""Tokenized prompts. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,14 +8,18 @@ from switchyard import engine
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt, and the tokens that end its generation in addition to the model's own."""
+    """A prompt, and the tokens that end its generation in addition to the model's own end
+    tokens.
+    """
 
     token_ids: tuple[int, ...]
     ends: tuple[int, ...] = ()
 
 
 def limited(token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
-    """The prompt as a tuple. Raises PromptTooLong if it has more than `max_tokens` tokens."""
+    """The prompt as a tuple. Raises PromptTooLong if the prompt has more than `max_tokens`
+    tokens.
+    """
     if len(token_ids) > max_tokens:
         raise engine.PromptTooLong(
             f"the prompt has {len(token_ids)} tokens, but the context holds only {max_tokens}",

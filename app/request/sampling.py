@@ -195,8 +195,8 @@ class Sampled(Parameters):
 
     @classmethod
     def translate(cls, body: dict[str, Any]) -> dict[str, Any]:
-        """Handles TabbyAPI's `min_temp` and `max_temp`, and also `repeat_last_n`: only under this
-        name, a window of 0 tokens means no penalty, as in llama.cpp and Ollama.
+        """Handles TabbyAPI's `min_temp` and `max_temp`, and `repeat_last_n`. Only under the latter
+        name does a window of 0 tokens mean no penalty, as in llama.cpp and Ollama.
         """
         body = _warmed(body)
         if type(window := body.get("repeat_last_n")) is not int or window:

@@ -131,5 +131,5 @@ def _csv(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _guarded(cell: Any) -> Any:
-    """The cell, with an apostrophe before a text that a spreadsheet would treat as a formula."""
+    """The cell. A text that a spreadsheet would treat as a formula gets an apostrophe before it."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell

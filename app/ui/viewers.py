@@ -38,7 +38,7 @@ class Waiting(TypedDict):
 
 
 class Board:
-    """The frames of the most recent second. Any thread."""
+    """The frames of the most recent second. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the fields below

@@ -13,8 +13,8 @@ class Backend(Protocol):
     the backend's work since its creation.
 
     The failure of one job is reported as an event of that job. An exception means that all jobs
-    have failed: DeviceLost if only a new process can continue, OutOfMemory if fewer concurrent jobs
-    might fit.
+    have failed. It is DeviceLost if only a new process can continue, and OutOfMemory if fewer
+    concurrent jobs might fit.
     """
 
     work: Work
@@ -23,7 +23,9 @@ class Backend(Protocol):
         """Load the model and warm up. Raises ModelError, or any error that a library raises."""
 
     def has_room(self, job: Job) -> bool:
-        """Whether `job` can start now. If not, even though no job is active, it can never start."""
+        """Whether `job` can start now. If it can't even when no job is active, it can never
+        start.
+        """
 
     def enqueue(self, job: Job) -> None:
         """Start `job` in the next iteration; call this only after `has_room`. Raises Rejected or
@@ -32,8 +34,8 @@ class Backend(Protocol):
         """
 
     def cancel(self, identifier: str) -> list[JobEvent]:
-        """Forget the job and release its pages. Returns the job's last events, which are its unsent
-        text and its end. Returns no events for an unknown job.
+        """Forget the job and release its pages. Returns the job's last events: its unsent text and
+        its end. Returns no events for an unknown job.
         """
 
     def iterate(self) -> list[JobEvent]:

@@ -1,4 +1,6 @@
-"""Measures the cost of computing masks, by job and by client. Any thread. Doesn't use torch."""
+"""Measures the cost of computing masks, by job and by client. Can be used on any thread. Doesn't
+use torch.
+"""
 
 import math
 import threading
@@ -51,7 +53,7 @@ class Bill:
         self._bills.add(self.client, seconds, self.excess - before)
 
     def check(self) -> None:
-        """Raises ConstraintTooSlow for a mask that takes more than MAX_MASK, and for a job that
+        """Raises ConstraintTooSlow for a mask that takes longer than MAX_MASK, and for a job that
         exceeds the allowed average. The average counts after GRACE masks, or at once if the
         client's other jobs have used up its credit.
         """
@@ -68,7 +70,9 @@ class Bill:
 
 
 class Bills:
-    """The debts of clients, which are the excess of their jobs, including jobs that have ended."""
+    """The debts of clients. A debt is the excess of all jobs of a client, including jobs that have
+    ended.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,5 +1,6 @@
 """Creates constraints from clients' JSON schemas, regular expressions, lists of choices and
-grammars. Pure. Runs on request threads. `Grammars` compiles a constraint, and may still refuse it.
+grammars. Does no I/O. Runs on request threads. `Grammars` compiles a constraint, and may still
+refuse it.
 """
 
 import functools
@@ -36,9 +37,9 @@ def json_object() -> Constraint:
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
-    """JSON that is valid according to `schema`, which follows draft 2020-12 or an older draft. The
-    properties of an object may be in any order, with spaces as in `spelling.WHITESPACE`. Raises
-    InvalidJob.
+    """Returns a constraint for JSON that is valid according to `schema`, which follows draft
+    2020-12 or an older draft. The properties of an object may be in any order, with spaces as in
+    `spelling.WHITESPACE`. Raises InvalidJob.
     """
     text, _ = _compiled(schema)
     return _grammars({"name": _JSON, "lark_grammar": text})
@@ -50,8 +51,8 @@ def is_json(constraint: Constraint) -> bool:
 
 
 def regex(pattern: str) -> Constraint:
-    r"""Text that `pattern` matches as a whole. The syntax is that of Rust's `regex`, without inner
-    anchors and word boundaries; \d, \w and \s match only ASCII.
+    r"""Returns a constraint for text that `pattern` matches as a whole. The syntax is that of
+    Rust's `regex`, without inner anchors and word boundaries; \d, \w and \s match only ASCII.
     """
     check_length(pattern)
     if not pattern:
@@ -62,7 +63,7 @@ def regex(pattern: str) -> Constraint:
 
 
 def choice(texts: Sequence[str]) -> Constraint:
-    """One of `texts`. Raises InvalidJob."""
+    """Returns a constraint for one of `texts`. Raises InvalidJob."""
     if not texts or "" in texts:
         raise InvalidJob(
             "there must be at least one choice, and no choice may be empty", "constraint"
@@ -74,7 +75,9 @@ def choice(texts: Sequence[str]) -> Constraint:
 
 
 def grammar(text: str) -> Constraint:
-    """Text that follows a grammar in GBNF (llama.cpp) or Lark (llguidance). Raises InvalidJob."""
+    """Returns a constraint for text that follows a grammar in GBNF (llama.cpp) or Lark
+    (llguidance). Raises InvalidJob.
+    """
     check_length(text)
     if not is_lark(text):
         text = to_lark(text)
@@ -91,9 +94,10 @@ def template(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """JSON in a frame, such as a tool call, that is, `opening`, one of `alternatives` and
-    `closing`. With a `separator`, any number of further alternatives may follow, each after a
-    separator. A key of `special_ids` stands for the token with that id. Raises InvalidJob.
+    """Returns a constraint for JSON in a frame, such as a tool call: `opening`, one of
+    `alternatives`, and `closing`. With a `separator`, any number of further alternatives may
+    follow, each after a separator. A key of `special_ids` stands for the token with that id. Raises
+    InvalidJob.
     """
     frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
     return _lark("\n".join(["start: frame", *frame]), parts)
@@ -107,10 +111,10 @@ def template_or(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Either a `template`, or JSON that `form` admits. The form must be JSON, because the lexer may
-    not know whether other forms have begun. Without an `opening`, the alternatives may be JSON
-    themselves. Their keys must then keep their order and spelling, because otherwise the parser
-    would have to hold back the whole answer. Raises InvalidJob.
+    """Returns a constraint for either a `template` or JSON that `form` admits. `form` must be JSON,
+    because the lexer may not know whether text in another format has begun. Without an `opening`,
+    the alternatives may be JSON themselves. Their keys must then keep their order and spelling,
+    because otherwise the parser would have to hold back the whole answer. Raises InvalidJob.
     """
     [other] = json.loads(form.grammar)["grammars"]
     assert is_json(form)
@@ -130,10 +134,10 @@ def template_in_text(
     closing: str = "",
     special_ids: Mapping[str, int] | None = None,
 ) -> Constraint:
-    """Any text, in which each `trigger` begins a `template`. The trigger is the beginning of
-    `opening` or, without an opening, of each alternative. Without a trigger, the whole text is
-    either a template, or a text that does not begin like one (with a brace or a space). Raises
-    InvalidJob.
+    """Returns a constraint for any text in which each `trigger` begins a `template`. The trigger is
+    the beginning of `opening` or, without an opening, of each alternative. Without a trigger, the
+    whole text is either a template, or a text that does not begin like one (with a brace or a
+    space). Raises InvalidJob.
     """
     if not trigger:
         frame, parts = _frame(alternatives, opening, separator, closing, special_ids)
@@ -156,8 +160,8 @@ def template_in_text(
 def after_thoughts(
     form: Constraint, start: str, end: str, special_ids: Mapping[str, int]
 ) -> Constraint:
-    """The constraint `form`, before which the model may write any text between `start` and `end`. A
-    key of `special_ids` stands for the token with that id.
+    """Returns the constraint `form`, extended so that the model may first write any text between
+    `start` and `end`. A key of `special_ids` stands for the token with that id.
     """
     first, *others = json.loads(form.grammar)["grammars"]
     name = first.setdefault("name", "form")

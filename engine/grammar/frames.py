@@ -1,4 +1,6 @@
-"""JSON that encloses other JSON, such as a call with its arguments, as parts of a rule. Pure."""
+"""JSON that encloses other JSON, such as a call with its arguments, as parts of a rule. Does no
+I/O.
+"""
 
 import re
 

@@ -1,6 +1,6 @@
 """Translates llama.cpp's GBNF to Lark. Rule names become numbers, and characters become code
-points. Pure. As in Lark, a rule that doesn't refer to itself on any path is a terminal, which the
-compiler treats as one regular expression. Other rules consist of terminals.
+points. Does no I/O. As in Lark, a rule that doesn't refer to itself on any path is a terminal,
+which the compiler treats as one regular expression. Other rules consist of terminals.
 """
 
 import re

@@ -53,7 +53,7 @@ class _Compiled:
 
 
 class Grammars:
-    """The compiled grammars of a model. Any thread; compilation releases the GIL."""
+    """The compiled grammars of a model. Can be used on any thread; compilation releases the GIL."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ModelError."""
@@ -99,19 +99,19 @@ class Grammars:
                 self._grow(compiled.size - before)
 
     def _grow(self, size: int) -> None:
-        """The caller holds the lock."""
+        """The caller must hold the lock."""
         self._size += size
         while self._size > MAX_BYTES:
             self._drop()
         self._look_later()
 
     def _drop(self) -> None:
-        """Drop the least recently used grammar. The caller holds the lock."""
+        """Drop the least recently used grammar. The caller must hold the lock."""
         _, dropped = self._compiled.popitem(last=False)
         self._size -= dropped.size
 
     def _look_later(self) -> None:
-        """The caller holds the lock."""
+        """The caller must hold the lock."""
         if self._size > KEPT_BYTES and not self._has_alarm:
             self._has_alarm = True
             ALARMS.set(QUIET, self._drop_unused)
@@ -130,8 +130,8 @@ class Grammars:
             give_memory_back()
 
     def overshooting(self, text: str) -> dict[int, list[int]]:
-        """Returns the tokens whose text extends beyond the end of `text`, by the number of bytes of
-        `text` before the token.
+        """Returns the tokens whose text extends beyond the end of `text`, grouped by the number of
+        bytes of `text` that precede the token.
         """
         whole = text.encode()
         found: dict[int, list[int]] = {}

@@ -61,8 +61,8 @@ def check_lark(text: str) -> tuple[str, dict[str, Any], float]:
 
 def _parts(text: str) -> tuple[list[tuple[str, bool]], list[str], dict[str, Any]]:
     """Returns the pieces of `text`, with its schemas replaced by names; its regular expressions;
-    and its schemas. With each piece is whether it is code, as opposed to a string, regular
-    expression, comment or schema. Raises InvalidJob.
+    and its schemas. Each piece comes with a flag that is true for code, as opposed to a string,
+    regular expression, comment or schema. Raises InvalidJob.
     """
     code: list[tuple[str, bool]] = []
     patterns: list[str] = []

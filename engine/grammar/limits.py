@@ -36,7 +36,7 @@ def check_seconds(seconds: float) -> None:
 
 class Estimate:
     """The estimated seconds of CPU time for one schema. The time for each part is added before the
-    work on that part begins. One thread.
+    work on that part begins. Not thread-safe.
     """
 
     def __init__(self) -> None:

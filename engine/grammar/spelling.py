@@ -1,5 +1,5 @@
 """JSON's tokens as regular expressions, which match every spelling that JSON allows for a text.
-Pure.
+Does no I/O.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""A model's tokens in the format that llguidance accepts. Any thread."""
+"""A model's tokens in the format that llguidance accepts. Can be used on any thread."""
 
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,5 +1,5 @@
 """Lets slow work that holds the GIL run only in turns, so that it never takes up most of the time.
-Engine thread.
+Used on the engine thread.
 """
 
 import time

@@ -28,8 +28,8 @@ class Link(Protocol):
 
 
 class ProcessLink(Link, Protocol):
-    """A link to an engine thread in its own process. `at`: the address of a shared engine, or empty
-    for a process of this server.
+    """A link to an engine thread in its own process. `at`: the address of a shared engine, or an
+    empty string for a process of this server.
     """
 
     at: str

@@ -1,4 +1,4 @@
-"""Calls to a backend, whose libraries may raise any exception. Engine thread only."""
+"""Calls to a backend, whose libraries may raise any exception. Used only on the engine thread."""
 
 import logging
 from collections.abc import Callable

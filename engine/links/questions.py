@@ -1,4 +1,4 @@
-"""Questions to replicas, which may also hold jobs of other servers. Under the link's lock."""
+"""Questions to replicas, which may also hold jobs of other servers. Used under the link's lock."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ MAX_OPEN = 64  # open questions; the next replaces the oldest, which has timed o
 
 
 class Questions:
-    """`ask` returns the answers that are known here. `note` returns the answers that a replica's
-    answer completes. If a replica is lost, questions to it remain unanswered.
+    """`ask` returns the answers that are already known. `note` returns the answers that a replica's
+    reply completes. If a replica is lost, questions to it remain unanswered.
     """
 
     def __init__(self, is_one_queue: bool) -> None:
@@ -47,7 +47,7 @@ class Questions:
         return []
 
     def note(self, answer: PendingList | JobList) -> list[PendingList | JobList]:
-        """Take a replica's answer. Returns the answers that it completes."""
+        """Take a replica's reply. Returns the answers that the reply completes."""
         if isinstance(answer, PendingList):
             return [PendingList(-answer.serial, answer.identifiers)] if answer.serial < 0 else []
         if answer.serial not in self._open:

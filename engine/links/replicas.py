@@ -240,8 +240,8 @@ class ReplicaLink:
             out.append(Loaded(promise))
 
     def _abandon(self, replica: Replica, reason: str, out: list[Event]) -> None:
-        """Called when the replica hangs. When it continues, it answers the fence after all earlier
-        events.
+        """Called when the replica hangs. When the replica continues, it sends all earlier events
+        before it replies to the fence.
         """
         logger.error("model %s: %s", self._config.name, reason)
         self._lose(replica, "hanging", reason, out)

@@ -10,7 +10,7 @@ NUMBER = struct.Struct("!Q")
 
 class Seal:
     """HMAC-SHA256 over the messages in one direction, each with its number, so that no message can
-    be added, changed, repeated or left out. One thread.
+    be added, changed, repeated or left out. Not thread-safe.
     """
 
     def __init__(self, key: bytes) -> None:

@@ -289,8 +289,8 @@ class EngineThread:
         self._tell([*(PutBack(job.identifier) for job in again), *failed])
 
     def _recover(self, backend: Backend, cause: str) -> None:
-        """Recover in increasingly strong ways. Use a stronger way only if no token has been
-        produced since the weaker ways were tried.
+        """Recover with increasingly drastic methods. Use a more drastic method only if no token has
+        been produced since the milder methods were tried.
         """
         self._deliver([Recovering(cause)])
         told: str | None = cause

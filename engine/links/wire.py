@@ -72,9 +72,9 @@ class Wire:
         self._socket.sendall(HEAD.pack(len(data)) + seal + data)
 
     def receive(self, timeout: float | None = None) -> list[Any] | None:
-        """Returns all complete messages that have arrived; none if only a part of one has arrived.
-        Returns None if no byte has arrived within `timeout` seconds. Raises OSError, and EOFError
-        when the other end closes.
+        """Returns all complete messages that have arrived, or an empty list if only part of a
+        message has arrived. Returns None if no byte has arrived within `timeout` seconds. Raises
+        OSError, and EOFError when the other end closes.
         """
         if self._messages:
             messages, self._messages = self._messages, []

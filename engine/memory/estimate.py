@@ -117,7 +117,7 @@ class Memory:
 
     def unpacked(self, mode: CacheMode, tokens: int) -> list[int]:
         """The bytes of each float16 copy for which there is room next to this cache, in the order
-        of the modules that can have a copy. Empty unless one GPU holds everything.
+        of the modules that can have a copy. The result is empty unless one GPU holds everything.
         """
         config, most = self._config, self._config.unpacked_weights
         used = self.place(mode, tokens)
@@ -142,8 +142,8 @@ class Memory:
         tokens: int,
         split: Sequence[float],
     ) -> bool:
-        """Fill one GPU after another, as ExLlamaV2 does. All memory counts or, with a split, only
-        weights and work space.
+        """Fill one GPU after another, as ExLlamaV2 does. Without a split, all memory counts; with a
+        split, only weights and work space count.
         """
         gpu, weights_here = 0, 0
         layer_cache = footprint.layer_cache(mode, tokens)
@@ -167,8 +167,8 @@ class Memory:
 
     def _spread(self, used: list[int], footprint: Footprint, mode: CacheMode, tokens: int) -> None:
         """Put a part of each layer on each GPU, as ExLlamaV2 does. Whole key/value heads are
-        divided in proportion to the free memory, and the rest in proportion to the memory then
-        left.
+        divided in proportion to the free memory, and the rest in proportion to the memory that is
+        then left.
         """
         split = [int(size * GIB) for size in self._config.gpu_split] or self._room
         rooms = [*split, *[0] * len(used)][: len(used)]

@@ -1,4 +1,4 @@
-"""Lists the GPUs of this machine. Doesn't use torch, whose import takes seconds."""
+"""Lists the GPUs in this machine. Doesn't use torch, whose import takes seconds."""
 
 import contextlib
 import ctypes
@@ -132,7 +132,7 @@ def environment(numbers: Sequence[int]) -> dict[str, str]:
 
 
 def _told() -> list[str] | None:
-    """The entries of CUDA_VISIBLE_DEVICES, or None if it is not set."""
+    """The entries in CUDA_VISIBLE_DEVICES, or None if it is not set."""
     told = os.environ.get(VISIBLE)
     return None if told is None else [part.strip() for part in told.split(",") if part.strip()]
 

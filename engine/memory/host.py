@@ -16,8 +16,8 @@ V1 = (
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """The free bytes, which are the kernel's available memory or, if less, what a control group
-    leaves. A very large number if no file has these figures. `root`: the folder with `proc` and
+    """The free bytes: the kernel's available memory or, if less, what a control group leaves.
+    Returns a very large number if no file has these figures. `root`: the folder with `proc` and
     `sys`.
     """
     return max(min([*_available(root), *_left(root)], default=sys.maxsize), 0)

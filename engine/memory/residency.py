@@ -1,5 +1,5 @@
-"""Chooses which models to evict for another model. Pure, except for `free`, and for `needed`, which
-looks up the free memory of the GPUs.
+"""Chooses which models to evict for another model. Does no I/O, except in `free` and in `needed`,
+which looks up the free memory of the GPUs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -56,7 +56,7 @@ def victims(
 ) -> list[str] | None:
     """The models in `loaded` to evict so that `needed` fits and at least `excess` models are
     unloaded. Idle models come first, and among these the least recently used. The list is minimal.
-    None if evicting all of `loaded` would not suffice.
+    Returns None if evicting all of `loaded` would not suffice.
     """
 
     def suffices(gone: Sequence[Resident]) -> bool:
@@ -86,8 +86,8 @@ def free(places: Collection[Place]) -> dict[Place, int]:
 
 def needed(config: ModelConfig) -> dict[Place, int]:
     """The bytes that a model will take in each place, including the loader's reserve on GPUs. An
-    `auto` cache counts as one context, which is its minimum. Empty for a shared engine. Raises
-    ModelError.
+    `auto` cache counts as one context, which is its minimum. The result is empty for a shared
+    engine. Raises ModelError.
     """
     if config.at:
         return {}
@@ -149,7 +149,7 @@ def host_need(config: ModelConfig) -> HostNeed:
 
 def _of_gpus(config: ModelConfig) -> dict[Place, int]:
     """The bytes on each GPU if there is room now; otherwise, the bytes as if the GPUs were empty.
-    Empty if NVML does not report the GPUs.
+    The result is empty if NVML does not report the GPUs.
     """
     footprints, found = measure(config)
     there = gpus.chosen(config)

@@ -20,8 +20,8 @@ def unpacked_sizes(
     shape: Shape, model_config: Mapping[str, Any], sizes: Mapping[str, int], max_seq_len: int
 ) -> tuple[int, ...]:
     """The bytes of a float16 copy of each module, in the order of `Footprint.modules`, or 0 if a
-    module has no copy. Empty for a model that can't have copies. `sizes`: the bytes of all tensors,
-    by name; `max_seq_len`: in tokens.
+    module has no copy. The result is empty for a model that can't have copies. `sizes`: the bytes
+    of all tensors, by name; `max_seq_len`: in tokens.
     """
     if obstacle(shape, model_config, max_seq_len) is not None:
         return ()
@@ -48,15 +48,15 @@ def obstacle(shape: Shape, model_config: Mapping[str, Any], max_seq_len: int) ->
 
 
 def work_space(shape: Shape, max_rows: int, max_seq_len: int) -> int:
-    """The bytes of work space that a pass with copies takes besides the copies. `max_rows`: the
-    maximum number of tokens in a pass.
+    """The bytes of work space that a pass with copies takes in addition to the copies. `max_rows`:
+    the maximum number of tokens in a pass.
     """
     rotary = 2 * FLOAT16 * max_seq_len * shape.head_dim // 2
     return FLOAT16 * max_rows * NUM_PARALLEL * shape.inner_size + rotary
 
 
 def products_space(shape: Shape, max_rows: int) -> int:
-    """The bytes that our own matrix products take besides exllamav2's work space. `max_rows`: the
-    maximum number of tokens in a pass.
+    """The bytes that our own matrix products take in addition to exllamav2's work space.
+    `max_rows`: the maximum number of tokens in a pass.
     """
     return FLOAT16 * max_rows * 2 * shape.inner_size + PRODUCTS

@@ -21,9 +21,10 @@ END = 1 << 20  # bytes at either end of a weight file that are hashed
 
 
 def check_contents(root: Path) -> None:
-    """Raises ModelError for too many files, for a pipe or a device, which would block silently, and
-    for a link to a file elsewhere, whose owner may not want its text shown. The target of a link
-    may be in the directory or, in Hugging Face's cache, in the `blobs` of the same model.
+    """Raises ModelError for too many files, and for a pipe or a device, which would block silently.
+    Also raises it for a link to a file elsewhere, whose owner may not want its text shown. The
+    target of a link may be in the directory or, in Hugging Face's cache, in the `blobs` of the same
+    model.
     """
     if not root.is_dir():
         return
@@ -85,8 +86,8 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 def fingerprint(root: Path) -> str:
     """A hash of the names, sizes and contents of the files that a model is read from. It covers
-    only the first and the last MiB of weight files, and of other files larger than MAX_TOKENIZER,
-    because reading them completely would take as long as a load. Copies of a model have the same
+    only the first and the last MiB of weight files, and of other files larger than MAX_TOKENIZER.
+    Reading these files completely would take as long as a load. Copies of a model have the same
     hash. Raises OSError.
     """
     digest = hashlib.sha256()

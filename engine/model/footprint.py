@@ -31,9 +31,10 @@ WORKSPACE = 32 * 2**20
 
 
 def measure(config: ModelConfig, bits: float | None = None) -> tuple[list[Footprint], Lengths]:
-    """Returns the footprints in the order of loading (the draft model's, if there is one, and the
-    model's), and the model's lengths. `bits`: the width of weights to plan for, in which case only
-    config.json is read. A draft model that has weights keeps its own width. Raises ModelError.
+    """Returns the footprints in the order of loading (the draft model's, if there is one, then the
+    main model's), and the main model's lengths. `bits`: the width of weights to plan for, in which
+    case only config.json is read. A draft model that has weights keeps its own width. Raises
+    ModelError.
     """
     model_config, sizes = _read(config, config.path, bits)
     check_settings(config, model_config)

@@ -62,8 +62,9 @@ class ModelDir:
 
     @classmethod
     def read(cls, path: str) -> "ModelDir":
-        """Raises a one-line ModelError for a missing or incomplete directory, and for a model that
-        ExLlamaV2 can't read or would read wrongly, to the extent that the JSON files show it.
+        """Raises a one-line ModelError for a missing or incomplete directory. Also raises it for a
+        model that ExLlamaV2 can't read or would read wrongly, to the extent that the JSON files
+        show it.
         """
         try:
             return cls._read(Path(path))
@@ -229,7 +230,8 @@ def _ends_of(path: Path, content: dict[str, Any], size: int | None) -> list[int]
 
 
 def _read_templates(root: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, TemplateSource]:
-    """The chat templates by name. A single template is the default. Empty if there are none.
+    """The chat templates by name. A single template is the default. The result is empty without any
+    template.
 
     The templates come from the first of these sources that has any: chat_template.jinja with the
     files in additional_chat_templates, tokenizer_config.json, chat_template.json. Raises ModelError

@@ -61,8 +61,8 @@ class Tokenizer:
         parse_special: bool = False,
     ) -> tuple[int, ...]:
         """Returns the token ids of a plain prompt, beginning with BOS if the model requires it and
-        the text lacks it. Special tokens in the text are recognized only if `parse_special`. Raises
-        PromptTooLong for more than `max_tokens`.
+        the text lacks it. Special tokens in the text are recognized only with `parse_special`.
+        Raises PromptTooLong for more than `max_tokens`.
         """
         _check(text)
         encode = self._encode_escaped if parse_special else self._ordinary
@@ -174,13 +174,15 @@ class Tokenizer:
         return tuple(sorted(token_ids))
 
     def piece(self, token_id: int) -> bytes:
-        """Returns the bytes that a token adds to a text, which are empty for a special token or an
-        id without a token.
+        """Returns the bytes that a token adds to a text. The result is empty for a special token,
+        and for an id without a token.
         """
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 
     def token(self, token_id: int) -> str:
-        """How the vocabulary spells a token, special or not. Empty for an id without a token."""
+        """How the vocabulary spells a token, special or not. The result is empty for an id without
+        a token.
+        """
         return "" if token_id == self._place_id else self._tokenizer.id_to_token(token_id) or ""
 
     def token_id(self, token: str) -> int | None:
@@ -281,8 +283,8 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def _blaming(what: str, param: str) -> Iterator[None]:
-    """Raises InvalidJob if the library fails with an Exception or a Rust panic, for example on a
-    word without a token, or on a regular expression that would backtrack forever.
+    """Raises InvalidJob if the library fails with an Exception or a Rust panic. It fails, for
+    example, on a word without a token, or on a regular expression that would backtrack forever.
     """
     try:
         yield

@@ -7,7 +7,9 @@ from switchyard.engine.engine import Engine
 
 
 def close_all(engines: Sequence[Engine], drain: float, timeout: float | None) -> bool:
-    """Like `Engine.close`. Returns whether all engines were closed in time."""
+    """Closes all `engines` as `Engine.close` does. Returns whether all engines were closed in
+    time.
+    """
     results: list[bool] = []
     first, *others = engines
 

@@ -1,4 +1,4 @@
-"""The entries of the table of models. The table's lock guards them."""
+"""The entries in the table of models. The table's lock guards them."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -172,7 +172,7 @@ class ModelStatus:
 
 
 class Lease:
-    """A hold on an engine. The engine can't be evicted until `release`."""
+    """A hold on an engine. The engine can't be evicted until `release` is called."""
 
     __slots__ = ("_release", "engine")
 

@@ -155,7 +155,7 @@ class Lifecycle:
             self._finish(entry, load, error)
 
     def _finish(self, entry: Entry, load: Load, error: EngineError | None = None) -> None:
-        """The caller holds the lock. Idempotent."""
+        """The caller must hold the lock. Idempotent."""
         if not load.is_done:
             if entry.load is load:
                 entry.load = None
@@ -171,7 +171,7 @@ class Lifecycle:
             self._changed.notify_all()
 
     def _fail(self, entry: Entry, error: EngineError | None) -> None:
-        """Note a failure, and when the next load may begin. The caller holds the lock."""
+        """Note a failure, and when the next load may begin. The caller must hold the lock."""
         entry.error = error
         wait = min(RETRY * 2**entry.num_failures, MAX_RETRY)
         entry.retry_at = self.clock() + (0.0 if isinstance(error, Loading) else wait)

@@ -44,8 +44,8 @@ class Names:
         aliases: Mapping[str, str],
         default: str | None = None,
     ) -> None:
-        """`default`: the model for requests without a name, which is the first model if None.
-        Raises ModelError for an alias of an unknown model.
+        """`default`: the model for requests that don't name one; None means the first model. Raises
+        ModelError for an alias of an unknown model.
         """
         self._entries = entries
         self._changed = changed
@@ -73,7 +73,7 @@ class Names:
             return before
 
     def aliases_of(self, entry: Entry) -> tuple[str, ...]:
-        """The caller holds the lock."""
+        """The caller must hold the lock."""
         return tuple(alias for alias, name in self._aliases.items() if name == entry.name)
 
     def only(self, entries: Mapping[str, Entry]) -> "Names":

@@ -134,7 +134,7 @@ class Room:
 
     def _in_places(self, but: Instance) -> list[Entry]:
         """The models that count towards `max_loaded`, including models that will be loaded in any
-        case, for example with the server or by a swap. The caller holds the lock.
+        case, for example with the server or by a swap. The caller must hold the lock.
         """
         return [
             entry

@@ -28,7 +28,7 @@ TICK = 1.0  # seconds between checks for idle and lost models
 
 
 class Models:
-    """All models on this server, by name. Any thread."""
+    """All models on this server, by name. Can be used on any thread."""
 
     is_final = True  # if its only model or a first load fails, the process ends without a retry
 
@@ -45,7 +45,7 @@ class Models:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`aliases`: maps aliases to model names; an alias may end in `*`, which matches any
-        ending. `default`: the model for requests without a name, which is the first model if None.
+        ending. `default`: the model for requests that don't name one; None means the first model.
         `max_loaded`: the maximum number of engines, or 0 if only memory limits the number.
         `load_wait`: seconds that a request waits for its model. Raises ModelError for an alias of
         an unknown model, and for a model with load = "start" whose files can't be read. If another
@@ -110,15 +110,15 @@ class Models:
             return entry.status(aliases, self._process is not None, self._life.clock())
 
     def lease(self, name: str | None = None, check: Callable[[], None] = lambda: None) -> Lease:
-        """Returns a lease of the engine, for submitting jobs. If requests may load the model, loads
+        """Returns a lease on the engine, for submitting jobs. If requests may load the model, loads
         it and waits. `check` is called regularly, and ends the wait by raising an error. Raises
         ModelNotFound, Refused.
         """
         return self._lessor.lease(self._names.find(name), check)
 
     def load(self, name: str) -> Load | None:
-        """Begin to load a model in the table. Returns None if it is loaded. Raises ModelNotFound,
-        LoadUnderWay.
+        """Begin to load a model in the table. Returns None if it is already loaded. Raises
+        ModelNotFound, LoadUnderWay.
         """
         entry = self._names.find(name)
         with self._changed:
@@ -143,8 +143,9 @@ class Models:
 
     def swap(self, served: Served, way: Way | None = None, is_default: bool = False) -> Load:
         """Replace the model that has the configuration's name. A model with a new name is added and
-        loaded. `way`: load "beside" the old engine, or "drain" that first; None means "beside" if
-        memory allows. `is_default`: make it the default model once it is loaded. Raises ModelError.
+        loaded. `way`: load "beside" the old engine, or "drain" the old engine first; None means
+        "beside" if memory allows. `is_default`: make it the default model once it is loaded. Raises
+        ModelError.
         """
         name = served.config.name
         if name not in self._entries:
@@ -240,8 +241,8 @@ class Models:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Close all engines at the same time, as `Engine.close` does. Returns whether all were
-        closed in time. In a fork of the process that called `start`, returns False at once, because
-        the fork has copies of jobs and locks, but no thread that could end the jobs.
+        closed in time. In a fork of the process that called `start`, returns False at once. Such a
+        fork has copies of jobs and locks, but no thread that could end the jobs.
         """
         if self._process not in (None, os.getpid()):
             return False

@@ -1,4 +1,4 @@
-"""Decides which jobs an engine accepts. Pure; any thread."""
+"""Decides which jobs an engine accepts. Does no I/O, and can be used on any thread."""
 
 from collections.abc import Collection, Iterator
 from typing import Literal, Protocol
@@ -32,7 +32,9 @@ State = Literal["loading", "ready", "draining", "stopped"] | Trouble
 
 
 class Stands(Protocol):
-    """The state of an engine. `max_jobs`: the maximum number of jobs with its configuration."""
+    """The state of an engine. `max_jobs`: the maximum number of jobs that its configuration
+    allows.
+    """
 
     @property
     def state(self) -> State: ...

@@ -1,4 +1,4 @@
-"""The jobs that an engine thread has given to its backend. Engine thread only."""
+"""The jobs that an engine thread has given to its backend. Used only on the engine thread."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
-"""Decides how many tokens of new prompts an iteration computes in addition to its decode step.
-Pure.
+"""Decides how many tokens of new prompts an iteration computes in addition to its decode step. Does
+no I/O.
 """
 
 import math

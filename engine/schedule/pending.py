@@ -1,5 +1,5 @@
-"""The queue of waiting jobs, best first. Doesn't read the time, because the queue measures waiting
-in work of the jobs that have started.
+"""The queue of waiting jobs, best first. Reads no clock, because the queue measures waiting by the
+work of the jobs that have started.
 """
 
 import heapq
@@ -69,7 +69,7 @@ class _Level:
 
 class Pending:
     """Chooses the next job to start, by three nested rules. Work is measured in tokens; a
-    completion counts as at most four times its client's usual answer.
+    completion counts as at most four times its client's typical answer.
 
     - Priority: the highest priority goes first. Waiting lower priorities take turns of one job.
       Each turn comes after the highest priority has started `factor` times that job's work.

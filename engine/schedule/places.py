@@ -69,8 +69,8 @@ class QueuePlaces:
         self._pending.is_over = self._jobs.is_over = True
 
     def ask(self, timeout: float) -> dict[str, int]:
-        """Maps identifiers to positions, where 1 is next. Empty if there is no reply within
-        `timeout` seconds.
+        """Returns positions by identifier, where 1 is next. The result is empty if there is no
+        reply within `timeout` seconds.
         """
         if not self._pending.ask(timeout):
             return {}
@@ -88,5 +88,7 @@ class QueuePlaces:
             self._pending.ask(timeout)
 
     def ask_jobs(self, timeout: float) -> tuple[JobState, ...]:
-        """The jobs of all servers. Empty if there is no reply within `timeout` seconds."""
+        """The jobs of all servers. The result is empty if there is no reply within `timeout`
+        seconds.
+        """
         return self._jobs.newest.jobs if self._jobs.ask(timeout) else ()

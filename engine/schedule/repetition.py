@@ -1,4 +1,4 @@
-"""Detects a text that repeats itself, one token id at a time. Pure."""
+"""Detects a text that repeats itself, one token id at a time. Does no I/O."""
 
 from collections import deque
 from collections.abc import Iterable

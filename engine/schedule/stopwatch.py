@@ -1,4 +1,4 @@
-"""Measures the phases of jobs. Engine thread only."""
+"""Measures the phases of jobs. Used only on the engine thread."""
 
 import time
 from collections.abc import Sequence

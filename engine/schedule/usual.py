@@ -1,4 +1,4 @@
-"""The usual length of each client's answers. Any thread."""
+"""The typical length of each client's answers. Can be used on any thread."""
 
 import threading
 from collections import OrderedDict
@@ -17,7 +17,7 @@ class UsualAnswers:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def of(self, client: str, kind: str) -> float:
-        """Returns the number of tokens in a usual answer."""
+        """Returns the number of tokens in a typical answer."""
         with self._lock:
             return self._means.get((client, kind), USUAL_TOKENS)
 

@@ -54,7 +54,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns at once."""
+        """Stop checking. Returns at once."""
         self._stop.set()
 
     def join(self) -> None:

@@ -1,4 +1,5 @@
-"""Has a separate process read unknown model directories before this process opens them. Any thread.
+"""Has a separate process read unknown model directories before this process opens them. Can be used
+on any thread.
 
 The files may come from a stranger, and may be designed to use up all memory, to take forever to
 read, or to crash a library.
@@ -31,10 +32,10 @@ Signature = tuple[Any, ...]
 
 class Passed:
     """The directories that have passed. A fork of this process knows them too. A directory is
-    identified by the names, sizes and times of its files rather than their contents, because this
-    process would have to read the contents to hash them. The owner of a file can set its
-    modification time, but not its `st_ctime`. The list does not survive a restart, because the next
-    version of Switchyard may differ.
+    identified by the names, sizes and times of its files, because this process would have to read
+    the contents to hash them. The owner of a file can set its modification time, but not its
+    `st_ctime`. The list does not survive a restart, because the next version of Switchyard may
+    differ.
     """
 
     def __init__(self) -> None:

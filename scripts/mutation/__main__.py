@@ -89,7 +89,7 @@ def main(arguments: list[str], root: pathlib.Path) -> int:
 
 
 def choose(root: pathlib.Path, options: argparse.Namespace) -> list[Mutant]:
-    """Chooses by rank, so that a sample begins with the mutants of a smaller sample."""
+    """Chooses mutants by rank, so that a sample begins with the mutants of a smaller sample."""
     sources = project.sources(root)
     found = [m for name, source in sources.items() for m in mutants(name, source)]
     if options.only:

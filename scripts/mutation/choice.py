@@ -1,5 +1,5 @@
-"""Finds the tests that should notice a mutant, which are those that cover its function. Tests that
-have noticed another mutant of its file run first, then the fastest tests.
+"""Finds the tests that should notice a mutant: those that cover its function. Tests that have
+noticed another mutant in the same file run first, then the fastest tests.
 """
 
 import collections
@@ -56,7 +56,7 @@ class Chooser:
         return [test for test, _ in noticed.most_common() if test in {*tests}][:PROVEN]
 
     def _batches(self, tests: list[str], importing: set[str]) -> list[list[str]]:
-        """One file after another, because the tests in a file may share a server."""
+        """Returns the tests file by file, because the tests in a file may share a server."""
         seconds = self.covered.tests
         files = collections.defaultdict(list)
         for test in sorted(tests, key=lambda test: (seconds[test], test)):

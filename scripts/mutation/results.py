@@ -12,7 +12,9 @@ ORDER = (TYPES, TEST, TIMEOUT, SURVIVED, ERROR)
 
 
 class Results:
-    """The results for one sample of one revision, each a line of JSON. Any thread."""
+    """The results for one sample of one revision, each a line of JSON. Can be used on any
+    thread.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -35,7 +37,7 @@ class Results:
 
 
 def report(found: list[Result], wanted: int) -> str:
-    """Prints counts, then each survivor and each test that failed without the mutant too."""
+    """Prints counts, then each survivor and each test that also failed without the mutant."""
     counts = collections.Counter(result.outcome for result in found)
     noticed = sum(counts[outcome] for outcome in (TYPES, TEST, TIMEOUT))
     seconds = sum(result.seconds for result in found)

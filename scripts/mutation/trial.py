@@ -1,5 +1,5 @@
-"""One mutant's trial, which checks types, then runs the tests that cover it, then repeats a failed
-test.
+"""One mutant's trial, which checks types, then runs the tests that cover the mutant, then repeats a
+failed test.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ TYPES, TEST, TIMEOUT, SURVIVED, ERROR = "by types", "by a test", "by timeout", "
 
 
 class Stopped(Exception):
-    """The tool was asked to end."""
+    """The tool was asked to stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Trials:
 
 
 class _Watch:
-    """Whether a test takes far longer than before. Called from time to time."""
+    """Detects that a test takes far longer than before. Called from time to time."""
 
     def __init__(
         self, directory: pathlib.Path, seconds: Mapping[str, float], stop: threading.Event

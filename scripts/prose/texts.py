@@ -1,6 +1,6 @@
 """Extracts prose from pages without their code, from the docstrings, comments and messages of
 Python files, and from the comments of JavaScript files. A text keeps the lines of its file and
-blanks everything else, so that positions are right.
+blanks everything else, so that positions are correct.
 """
 
 import ast

@@ -165,7 +165,7 @@ def _format(model_dir: str, bits: float | None) -> str:
 
 def _ram(config: ModelConfig, tokens: int) -> tuple[int, int] | None:
     """The bytes that a server takes without a GPU, and the number of tokens in its cache, which is
-    at least the default. None if a server can't serve the model in this way.
+    at least the default. Returns None if a server can't serve the model in this way.
     """
     assert isinstance(config.cache_tokens, int)  # the default
     tokens = max(tokens, config.cache_tokens)

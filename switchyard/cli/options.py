@@ -1,4 +1,4 @@
-"""Options that several commands share, which are the sources of the settings."""
+"""Options that several commands share: the sources of the settings."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Declares each model to Ray Serve as an application. Pure. If an application's `args` don't
+"""Declares each model to Ray Serve as an application. Does no I/O. If an application's `args` don't
 change, Serve keeps its engines, even if their number changes; if the `args` change, Serve replaces
 the engines one by one.
 """

@@ -25,7 +25,9 @@ RAY = (
 
 
 def own_address(cluster: ClusterSettings, here: Sequence[str], given: str | None = None) -> str:
-    """This machine's address in the cluster's network, or the `given` one. Raises SettingsError."""
+    """This machine's address in the cluster's network, or the `given` address. Raises
+    SettingsError.
+    """
     inside = [one for one in here if ipaddress.IPv4Address(one) in cluster.network]
     if given is not None:
         if given not in here:

@@ -61,8 +61,8 @@ def is_reachable(cluster: ClusterSettings, seconds: float) -> bool:
 
 
 def fault_of_key(cluster: ClusterSettings, variables: Mapping[str, str]) -> str:
-    """Why the head refuses this machine, or empty if it doesn't. Runs in another process, because
-    Ray, if imported here, would occupy memory as long as this process runs.
+    """Why the head refuses this machine, or an empty string if it doesn't. Runs in another process,
+    because Ray, if imported here, would occupy memory for as long as this process runs.
     """
     command = [sys.executable, "-c", KNOCK, f"{cluster.head}:{PORT}"]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, timeout=60)
@@ -111,8 +111,8 @@ def cause_of(apply: str, version: str) -> str:
 
 
 def explain(text: str) -> str:
-    """What one of Ray's errors means for an operator, in one line, or empty for an unknown
-    error.
+    """What one of Ray's errors means for an operator, in one line, or an empty string for an
+    unknown error.
     """
     if "UNAUTHENTICATED" in text.upper() or "InvalidAuthToken" in text:
         return "the head has a different key: compare engine_key_file"
@@ -139,7 +139,7 @@ class Store:
 
 
 class Cluster:
-    """A connection to the head. One thread."""
+    """A connection to the head. Not thread-safe."""
 
     def __init__(self, settings: Settings, address: str) -> None:
         """`address`: this machine's address. Raises ClusterError within seconds."""

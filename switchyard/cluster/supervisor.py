@@ -27,8 +27,8 @@ class Supervisor:
         self, name: str, version: str, address: str, files: str, failures: Failures
     ) -> None:
         """`version`: the version of the settings that `apply` has read. `files`: the model's
-        fingerprint where `apply` ran, or empty if the model isn't there. Raises RuntimeError with a
-        one-line message.
+        fingerprint where `apply` ran, or an empty string if the model isn't there. Raises
+        RuntimeError with a one-line message.
         """
         if failures.is_pause:
             raise RuntimeError(f"{address}: {failures.line()}")
@@ -73,8 +73,8 @@ class Supervisor:
             raise RuntimeError(self._engine.fault)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """The number of jobs here, and of jobs that wait in servers for an engine. Ray Serve scales
-        according to these numbers.
+        """The number of jobs here, and the number of jobs that wait in servers for an engine. Ray
+        Serve scales according to these numbers.
         """
         return loads_in(self._engine.status)
 

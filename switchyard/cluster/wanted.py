@@ -1,4 +1,4 @@
-"""What the settings require of a cluster, and how the cluster's state differs from that. Pure."""
+"""What the settings require of a cluster, and how the cluster's state differs from that."""
 
 import hashlib
 import json
@@ -34,8 +34,8 @@ class Wanted:
     path: str = ""
 
     def files(self) -> str:
-        """The fingerprint of the model's files on this machine. Empty if there are no files, for
-        example because a volume isn't mounted, or if they can't be read.
+        """The fingerprint of the model's files on this machine. It is empty if there are no files,
+        for example because a volume isn't mounted, or if they can't be read.
         """
         root = Path(self.path)
         try:

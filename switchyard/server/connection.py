@@ -191,7 +191,7 @@ class _Request(Request):  # type: ignore[misc]
 
     def should_close(self) -> bool:
         """Whether to close the connection after this response. It is closed if the request's body
-        was not read, because the next headers may be far away, and after a POST from a browser's
+        was not read, because the rest of the body may be long, and after a POST from a browser's
         page. When a page abandons a response on a reusable connection, Chromium keeps reading for
         up to 5 seconds (its HttpResponseBodyDrainer).
         """

@@ -53,7 +53,7 @@ def max_connections(num_threads: int, num_files: int) -> int:
 
 
 def start_threads(pool: ThreadPoolExecutor, num_threads: int) -> None:
-    """Starts all threads of the pool. Raises RuntimeError if the system doesn't allow them in
+    """Starts all threads in the pool. Raises RuntimeError if the system doesn't allow them in
     addition to the process's other threads.
     """
     may_end = threading.Event()

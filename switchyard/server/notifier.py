@@ -15,7 +15,7 @@ OWN_TURN = 60.0  # seconds after `hang_exit` in which the server may recover by 
 
 
 class Notifier:
-    """Does nothing without an address. May be used on any thread and in signal handlers."""
+    """Does nothing without an address. Can be used on any thread and in signal handlers."""
 
     def __init__(self, address: str = "", watchdog: float = 0.0) -> None:
         """`watchdog`: the maximum number of seconds between signs of life for systemd, or 0 if none

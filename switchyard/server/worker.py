@@ -195,8 +195,8 @@ class Worker(ThreadWorker):
                 self._give_up(connection, force)
 
     def _give_up(self, connection: Connection, force: bool) -> None:
-        """Called at a deadline. Reads data that has arrived first, because this thread may itself
-        be late.
+        """Called at a deadline. First reads any data that has arrived, because this thread may
+        itself be late.
         """
         self._waiting[connection](connection, None)
         if connection not in self._waiting:

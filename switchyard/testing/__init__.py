@@ -90,10 +90,10 @@ class Fake:
 
 
 def fake(app: Any, answers: Mapping[str, Answer] | None = None) -> Fake:
-    """Makes a Flask application's model, which the application uses through the extension, give
-    answers from a script. If a prompt contains several keys, it gets the answer for the key that
-    ends last. An answer is a string, an exception, which is raised, or a tuple of a string and the
-    exception that follows it. Exceptions are those in `switchyard.engine`, `switchyard.app` and
+    """Makes the model that a Flask application uses through the extension give answers from a
+    script. If a prompt contains several keys, it gets the answer for the key that ends last. An
+    answer is a string, an exception to raise, or a tuple of a string and the exception that follows
+    it. Exceptions are those in `switchyard.engine`, `switchyard.app` and
     `switchyard.app.exceptions`. A prompt without any key gets a text that says so.
 
     The tokenizer and the chat template are the application's own; in client mode, they are the demo

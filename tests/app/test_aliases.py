@@ -1,15 +1,10 @@
 """Names that clients may call the model by, beside its own: the setting model_aliases."""
 
-import os
-import subprocess
-import sys
-
 import flask
 import pytest
 
 from switchyard import engine
 from switchyard.app import Switchyard
-from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -59,18 +54,6 @@ def test_of_some_models_the_aliases_stay(make_models):
 def test_a_name_that_only_begins_like_an_alias_is_unknown(make_models, name):
     with pytest.raises(engine.ModelNotFound):
         make_models("a", {"gpt-4": "a", "claude-*": "a"}).get(name)
-
-
-def test_an_alias_of_no_model_ends_the_start_with_a_line(model_path):
-    settings = {"MODEL": model_path, "NAME": "a", "MODEL_ALIASES": '{"x": "b"}'}
-    environment = {**os.environ, **{f"SWITCHYARD_{k}": v for k, v in settings.items()}}
-    command = [sys.executable, "-c", "import switchyard.server.wsgi"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 3
-    line = (
-        "switchyard: SWITCHYARD_MODEL_ALIASES in the environment: 'x' stands for 'b', which is no"
-    )
-    assert done.stderr.startswith(line) and done.stderr.count("\n") == 1
 
 
 def test_a_table_of_models_takes_no_alias_of_another(model_path):

@@ -63,8 +63,7 @@ def test_a_body_of_more_values_than_a_use_has_is_refused(make_client, monkeypatc
 
 
 @pytest.mark.parametrize("text", [",[{", '",[{', "\\,[", '\\",{', "\\\\\\,", '\\\\"[', '"'])
-def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
-    client = make_client()
+def test_what_a_text_has_of_commas_and_brackets_is_free(client, text):
     body = {"stop": ["\\"], "prompt": [1], "user": (text + ",,,,") * 50_000, "max_tokens": 1}
     assert client.post(COMPLETIONS, json=body).status_code == 200
 
@@ -83,9 +82,7 @@ def test_what_a_text_has_of_commas_and_brackets_is_free(make_client, text):
     ],
     ids=["floats", "ids", "lists", "stop", "names", "parts", "text"],
 )
-def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body):
-    client = make_client()
-
+def test_a_body_of_twice_the_values_takes_about_twice_the_time(client, body):
     def post(number):
         data = json.dumps(body(number)).encode()
         url = CHAT if b"messages" in data[:20] else COMPLETIONS
@@ -94,8 +91,7 @@ def test_a_body_of_twice_the_values_takes_about_twice_the_time(make_client, body
     assert_within(3, post(80_000), post(40_000))
 
 
-def test_another_content_type_is_refused(make_client):
-    client = make_client()
+def test_another_content_type_is_refused(client):
     error = error_of(client.post(COMPLETIONS, data={"prompt": "x"}), 415)
     assert JSON in error["message"]
     assert error_of(client.post(COMPLETIONS, data=b"{}"))["param"] == "prompt"  # without one
@@ -118,9 +114,8 @@ def test_another_content_type_is_refused(make_client):
     ],
 )
 def test_json_is_taken_as_curl_sends_it_and_never_from_a_page(
-    make_client, url, data, kind, headers, is_taken
+    client, url, data, kind, headers, is_taken
 ):
-    client = make_client()
     response = client.post(url, data=data, content_type=kind, headers=headers)
     # /generate reads the others as forms, which lack a prompt
     refusals = (400, 403, 415) if url == "/generate" else (415,)
@@ -141,8 +136,7 @@ def test_a_body_over_the_limit_is_refused(make_client, environ, length, status):
     assert status == 200 or "1000 bytes" in error_of(response, 413)["message"]
 
 
-def test_a_compressed_body_is_refused_by_its_coding(make_client):
-    client = make_client()
+def test_a_compressed_body_is_refused_by_its_coding(client):
     headers = {"Content-Encoding": "gzip", "Content-Type": JSON}
     error = error_of(client.post(COMPLETIONS, data=gzip.compress(SHORT), headers=headers), 415)
     assert "Content-Encoding: gzip" in error["message"]

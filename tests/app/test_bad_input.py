@@ -204,8 +204,7 @@ class Panicking:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_the_tokenizer_panics_at_is_named(make_client, monkeypatch, url, body, param):
-    client = make_client()
+def test_what_the_tokenizer_panics_at_is_named(client, monkeypatch, url, body, param):
     tokenizer = client.models.get().tokenizer
     assert tokenizer.vocabulary  # which is read at its first use
     monkeypatch.setattr(tokenizer, "_tokenizer", Panicking())

@@ -86,8 +86,7 @@ def rendered(make_client, with_template):
 @pytest.mark.parameter("messages", "/v1/chat/completions")
 @pytest.mark.parameter("messages[].role")
 @pytest.mark.parameter("messages[].content", "/v1/chat/completions")
-def test_messages_go_through_the_models_own_template(make_client):
-    client = make_client()
+def test_messages_go_through_the_models_own_template(client):
     texts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -238,8 +237,7 @@ def test_each_frame_tells_the_usage_if_asked(make_client, url):
     ids=str,
 )
 @pytest.mark.parametrize("url", ASKED)
-def test_each_frame_tells_which_weights_answer(make_client, url, more):
-    client = make_client()
+def test_each_frame_tells_which_weights_answer(client, url, more):
     if url != URL and "logprobs" in more:
         more = {"logprobs": 1}
     asked = {**ASKED[url], "max_tokens": 9}

@@ -58,18 +58,14 @@ def soon(call, *args):
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
-def test_without_streaming_a_client_that_leaves_ends_its_job(make_client, connection, gate, how):
-    client = make_client(ScriptedBackend(gate=gate))
+@pytest.mark.parametrize("has_events", [False, True])
+def test_without_streaming_a_client_that_leaves_ends_its_job(
+    make_client, connection, gate, how, has_events
+):
+    client = make_client(ScriptedBackend(ticking) if has_events else ScriptedBackend(gate=gate))
     soon(leave, connection, how)
     assert ask(client, connection).status_code == 499
     gate.open()
-    wait_until_empty(client)
-
-
-def test_without_streaming_a_client_is_looked_after_between_events_too(make_client, connection):
-    client = make_client(ScriptedBackend(ticking))
-    soon(leave, connection, "close")
-    assert ask(client, connection).status_code == 499
     wait_until_empty(client)
 
 

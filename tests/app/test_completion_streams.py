@@ -5,7 +5,6 @@ import json
 import pytest
 
 from switchyard import engine
-from switchyard.engine.messages import Prefill
 from tests.app.conftest import fails, frames, wait_until_empty
 from tests.scripted import ScriptedBackend, count, says
 
@@ -74,8 +73,7 @@ def test_streamed_choices_are_told_apart_by_index(make_client):
 
 
 @pytest.mark.one_way  # a sender's writes go on while they are counted: see test_output.py
-def test_what_has_piled_up_is_one_write(make_client):
-    client = make_client()
+def test_what_has_piled_up_is_one_write(client):
     response = post(client, max_tokens=50)
     client.post(URL, json={"prompt": "x", "max_tokens": 100})  # by its end, the first has ended
     writes = list(response.response)
@@ -183,20 +181,6 @@ def test_bare_text_without_any_text_ends_when_its_job_does(make_client, ask, tex
     answer = ask(client, {"prompt": "x", "stream": True}, headers={"Accept": "text/plain"})
     response = answer.get(timeout=6)
     assert (response.status_code, response.get_data()) == (200, b"")
-
-
-def test_heartbeats_come_during_a_long_prefill(make_client, gate):
-    def script(job):
-        for i in range(100):
-            yield Prefill(job.identifier, i, 100)
-        yield from count(job)
-
-    client = make_client(ScriptedBackend(script, gate), heartbeat=0.01)
-    gate.step(50)
-    response = post(client, max_tokens=1)
-    assert next(iter(response.response)).startswith(b": ")
-    gate.open()
-    response.close()
 
 
 def test_a_client_that_leaves_before_the_first_byte_cancels_its_job(make_client, gate):

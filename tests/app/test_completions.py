@@ -53,8 +53,7 @@ def test_a_whole_answer_is_not_woken_for_each_token(make_client, monkeypatch):
 
 @pytest.mark.parameter("n")
 @pytest.mark.parameter("prompt", "/v1/completions")
-def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_client):
-    client = make_client()
+def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(client):
     request = {"prompt": [[1, 2], [3]], "n": 2, "max_tokens": 1, "seed": 7, "echo": True}
     body = client.post(URL, json=request).json
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
@@ -66,8 +65,7 @@ def test_several_prompts_and_choices_are_numbered_by_prompt_then_choice(make_cli
 
 
 @pytest.mark.parameter("echo")
-def test_echo_puts_the_prompt_before_the_text(make_client):
-    client = make_client()
+def test_echo_puts_the_prompt_before_the_text(client):
     request = {"prompt": "Say ", "max_tokens": 2, "echo": True}
     assert client.post(URL, json=request).json["choices"][0]["text"] == "Say 0 1 "
     streamed = frames(client.post(URL, json={**request, "stream": True}))
@@ -109,8 +107,7 @@ def test_defaults_are_those_of_the_api(make_client):
     assert job.sampling == engine.Sampling()
 
 
-def test_whose_share_a_request_takes_is_its_addresss_whatever_its_key(make_client):
-    client = make_client()
+def test_whose_share_a_request_takes_is_its_addresss_whatever_its_key(client):
     for headers in ({"Authorization": "Bearer abc"}, {"x-api-key": "d"}, {}):
         client.post(URL, json={"prompt": "x"}, headers=headers)
     client.post(URL, json={"prompt": "x"}, environ_overrides={"REMOTE_ADDR": "192.0.2.7"})
@@ -175,9 +172,8 @@ def test_the_tokens_of_a_prompt_are_counted_once_for_all_its_choices(make_client
     assert usage["prompt_tokens_details"] == {"cached_tokens": 8}
 
 
-def test_each_prompt_has_the_room_that_it_leaves(make_client):
+def test_each_prompt_has_the_room_that_it_leaves(client):
     """By default it has 16 tokens."""
-    client = make_client()
     body = {"prompt": [[5] * 2040, [5]], "n": 2}
     assert client.post(URL, json=body).status_code == 200
     rooms = {(len(job.prompt), job.max_new_tokens) for job in client.backend.enqueued}

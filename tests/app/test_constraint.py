@@ -185,8 +185,7 @@ def test_what_cannot_be_honoured_is_refused_by_the_clients_name(post, asked, par
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
     ],
 )
-def test_ollamas_format_is_known_where_response_format_is(make_client, url, what):
-    client = make_client()
+def test_ollamas_format_is_known_where_response_format_is(client, url, what):
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     for form in ("json", {"type": "json_object"}, schema, ""):
         assert client.post(url, json={**what, "format": form}).status_code == 200

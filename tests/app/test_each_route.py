@@ -4,9 +4,10 @@ import typing
 
 import pytest
 
+from switchyard import engine
 from switchyard.app.openapi import contract
 from tests.app.conftest import fails
-from tests.scripted import ScriptedBackend
+from tests.scripted import ScriptedBackend, says
 
 # Of a name that isn't served: its clients call the model what they like; they may not get it here.
 OTHER_NAME = {"/completion": 200, "/api/pull": 501}
@@ -53,9 +54,8 @@ def ask(client, method, path, body, media_type=None, **headers):
     return client.open(path, method=method, json=body, headers=headers)
 
 
-def test_a_route_that_submits_jobs_says_so(make_client):
+def test_a_route_that_submits_jobs_says_so(client):
     """Else keys' limits and the ledger miss its refusals, and it can't be repeated or resumed."""
-    client = make_client()
     jobs = client.backend.enqueued
     for method, path, example, _, says_so in declared(client):
         before = len(jobs)
@@ -63,8 +63,7 @@ def test_a_route_that_submits_jobs_says_so(make_client):
         assert (len(jobs) > before) == says_so, path
 
 
-def test_a_repetition_gets_the_same_answer_from_the_same_job(make_client):
-    client = make_client()
+def test_a_repetition_gets_the_same_answer_from_the_same_job(client):
     jobs = client.backend.enqueued
     for i, asked in enumerate(generating(client)):
         path, before = asked[1], len(jobs)
@@ -77,23 +76,33 @@ def test_a_repetition_gets_the_same_answer_from_the_same_job(make_client):
         assert len(jobs) == before + 2, path
 
 
-def test_streams_come_as_the_media_type_that_is_asked_for(make_client):
-    client = make_client()
+def test_streams_come_as_the_media_type_that_is_asked_for(client):
     for *asked, media_type in generating(client):
         response = ask(client, *asked, media_type)
         assert response.mimetype == (media_type or "application/json"), asked
 
 
+SLOW = engine.ConstraintTooSlow("no luck", "constraint")
+# What its error is called; by Ollama's it has no name.
+TOO_SLOW = {"/v1/messages": "invalid_request_error", "/v1/responses": "invalid_prompt"}
+TOO_SLOW |= dict.fromkeys(("/api/chat", "/api/generate"), "no luck")
+
+
 @pytest.mark.parametrize("texts", [[], ["Once"]], ids=["at once", "behind text"])
-def test_a_failure_is_a_500_or_told_in_the_stream_behind_text(make_client, texts):
-    client = make_client(ScriptedBackend(fails(*texts)))
+@pytest.mark.parametrize(("error", "status"), [(None, 500), (SLOW, 400)])
+def test_a_failure_has_its_status_or_is_told_in_the_stream_behind_text(
+    make_client, texts, error, status
+):
+    client = make_client(ScriptedBackend(fails(*texts, error=error)))
     for method, path, body, media_type in generating(client):
         response = ask(client, method, path, body, media_type)
+        code = TOO_SLOW.get(path, "constraint_too_slow") if error else "no luck"
         if media_type is None or not texts:
-            assert response.status_code == 500 and "no luck" in response.text, path
+            assert response.status_code == status and "no luck" in response.text, path
+            assert code == "invalid_prompt" or code in response.text, path  # as it begins
         elif media_type != "text/plain":  # which breaks off
             assert response.status_code == 200 and "Once" in response.text, path
-            assert "no luck" in response.text, path
+            assert "no luck" in response.text and code in response.text, path
 
 
 @pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout"])
@@ -144,8 +153,7 @@ def test_a_limit_of_tokens_beyond_the_context_is_cut_and_told_or_refused(make_cl
         assert refused.status_code == 400 and "32000" in refused.text, path
 
 
-def test_timings_are_told_or_refused(make_client):
-    client = make_client()
+def test_timings_are_told_or_refused(client):
     paths = set()
     for method, path, body, media_type in generating(client):
         response = ask(client, method, path, {**body, "timings": True}, media_type)
@@ -155,3 +163,15 @@ def test_timings_are_told_or_refused(make_client):
             assert response.status_code == 200 and '"timings"' in response.text, path
             paths.add(path)
     assert len(paths) > 3
+
+
+SEPARATORS = "\x85\u2028\u2029"  # characters that end a line for some clients
+
+
+def test_json_never_has_a_raw_line_separator(make_client):
+    client = make_client(ScriptedBackend(says(*3 * [f"ä{SEPARATORS}b"])))
+    for method, path, body, media_type in generating(client):
+        if media_type != "text/plain":
+            text = ask(client, method, path, body, media_type).get_data(as_text=True)
+            assert not set(SEPARATORS) & set(text), path
+            assert text.count("\\u2028") >= 3, path

@@ -20,32 +20,28 @@ from tests.scripted import ScriptedBackend
 
 
 @pytest.mark.parameter("model")
-def test_an_unknown_model_is_named(make_client):
-    client = make_client()
+def test_an_unknown_model_is_named(client):
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x", "model": "gpt"}), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert "'gpt'" in error["message"]
     error_of(client.get("/v1/models/gpt"), 404)
 
 
-def test_unknown_paths_and_methods_are_refused_in_the_same_shape(make_client):
-    client = make_client()
+def test_unknown_paths_and_methods_are_refused_in_the_same_shape(client):
     error_of(client.get("/v1/nothing"), 404)
     response = client.get(COMPLETIONS)
     error_of(response, 405)
     assert "POST" in response.headers["Allow"]
 
 
-def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(make_client):
-    client = make_client()
+def test_embeddings_are_not_offered_and_it_is_no_use_to_try_again(client):
     response = client.post("/v1/embeddings", json={"model": "scripted", "input": "x"})
     assert "embeddings" in error_of(response, 501)["message"]
     assert response.headers["x-should-retry"] == "false"
     error_of(client.get("/v1/embeddings"), 405)
 
 
-def test_an_unexpected_failure_is_a_500_in_the_same_shape(make_client, caplog):
-    client = make_client()
+def test_an_unexpected_failure_is_a_500_in_the_same_shape(client, caplog):
     client.models.lease = lambda *_: 1 / 0
     error = error_of(client.post(COMPLETIONS, json={"prompt": "x"}), 500)
     assert error["type"] == "server_error"

@@ -80,8 +80,7 @@ def parts(job):
 
 @pytest.mark.parametrize("url", LEAST)
 @pytest.mark.parametrize("listed", LISTS)
-def test_each_field_of_another_server_is_honoured_or_told(make_client, url, listed):
-    client = make_client()
+def test_each_field_of_another_server_is_honoured_or_told(client, url, listed):
     jobs = client.backend.enqueued
     assert client.post(url, json=LEAST[url]).status_code == 200
     usual, wrong = parts(jobs[-1]), {}
@@ -182,8 +181,7 @@ def test_effort_and_form_may_stand_at_either_place(make_client, with_template, u
         *(({name: value}, None) for name, value in (("min_temp", "x"), ("dynatemp_low", 1))),
     ],
 )
-def test_bounds_of_temperature_by_tabbyapis_names_have_its_defaults(make_client, bounds, expected):
-    client = make_client()
+def test_bounds_of_temperature_by_tabbyapis_names_have_its_defaults(client, bounds, expected):
     asked = {**TEXT, **bounds} | ({"temperature": 0.7} if expected else {})
     response = client.post("/v1/completions", json=asked)
     if expected is None:

@@ -2,8 +2,8 @@
 
 import json
 import sys
-import threading
 import time
+from concurrent import futures
 from types import SimpleNamespace
 
 import flask
@@ -19,6 +19,7 @@ from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL, Gate
 from switchyard.app.openapi.contract import declared
 from switchyard.app.services import KEY
 from tests.app.refused import error_of
+from tests.conftest import wait_for
 from tests.scripted import ScriptedBackend, endless
 
 URL = "/v1/completions"
@@ -47,7 +48,7 @@ def follow(gate, size):
     """Enter in a thread of its own, once it waits."""
     number = gate.num_waiting + 1
     join = in_thread(enter, gate, size)
-    wait_until(lambda: gate.num_waiting == number)
+    wait_for(lambda: gate.num_waiting == number)
     return join
 
 
@@ -76,29 +77,10 @@ def gate_of(client):
 
 def in_thread(call, *args):
     """What it returns, or raises, once `join` is called."""
-    results = []
-
-    def run():
-        try:
-            results.append(call(*args))
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def join():
-        thread.join(20)
-        return results[0]
-
-    return join
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 10  # before the backend is let go anyway
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    pool = futures.ThreadPoolExecutor(1)
+    done = pool.submit(call, *args)
+    pool.shutdown(wait=False)
+    return lambda: done.exception(20) or done.result()
 
 
 def test_two_are_inside_and_the_others_follow_in_order():
@@ -175,7 +157,7 @@ def test_what_gives_up_makes_room_behind_it():
             raise ClientGone
 
     huge = in_thread(enter, gate, 2 * MAX_BYTES, give_up)
-    wait_until(lambda: gate.num_waiting == 1)
+    wait_for(lambda: gate.num_waiting == 1)
     behind = in_thread(enter, gate, LARGE)
     with behind():
         assert isinstance(huge(), ClientGone)
@@ -250,8 +232,8 @@ def test_a_small_body_waits_too_if_its_schema_is_much_work(make_client, path, bo
 def test_an_answer_is_waited_for_outside(make_client, gate, stream):
     client = make_client(ScriptedBackend(gate=gate))
     join = in_thread(lambda: client.post(URL, json={**IDLE, "stream": stream}).get_data())
-    wait_until(lambda: client.backend.enqueued)
-    wait_until(lambda: gate_of(client).num_inside == 0)
+    wait_for(lambda: client.backend.enqueued)
+    wait_for(lambda: gate_of(client).num_inside == 0)
     gate.open()
     assert b"0 " in join()
 
@@ -268,20 +250,18 @@ def test_where_jobs_have_all_threads_that_they_may_no_large_request_waits(make_c
         stream.close()
 
 
-def test_a_request_that_fails_in_an_unexpected_way_leaves_too(make_client, caplog):
-    client = make_client()
+def test_a_request_that_fails_in_an_unexpected_way_leaves_too(client, caplog):
     client.models.lease = lambda *_: 1 / 0
     assert client.post(URL, json=IDLE).status_code == 500
     assert gate_of(client).num_inside == 0
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_leaves_while_it_waits_gives_its_place_up(make_client, connection, how):
-    client = make_client()
+def test_a_client_that_leaves_while_it_waits_gives_its_place_up(client, connection, how):
     gate = gate_of(client)
     with enter(gate, MAX_BYTES):
         join = in_thread(lambda: client.post(URL, json=LONG, environ_overrides=connection.environ))
-        wait_until(lambda: gate.num_waiting == 1)
+        wait_for(lambda: gate.num_waiting == 1)
         connection.reset() if how == "reset" else connection.client.close()
         assert join().status_code == 499
         assert gate.num_waiting == 0
@@ -296,8 +276,7 @@ def test_deadlines_hold_while_a_request_waits(make_client, setting):
     assert gate_of(client).num_waiting == 0
 
 
-def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_client, monkeypatch):
-    client = make_client()
+def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(client, monkeypatch):
     starts = []
 
     def noted(queue, first_token, total, since=None):
@@ -308,7 +287,7 @@ def test_the_time_before_the_gate_counts_for_a_request_s_own_deadline(make_clien
     before = time.monotonic()
     with enter(gate_of(client), MAX_BYTES):
         join = in_thread(lambda: client.post(URL, json=IDLE))
-        wait_until(lambda: gate_of(client).num_waiting == 1)
+        wait_for(lambda: gate_of(client).num_waiting == 1)
         let_in = time.monotonic()
     assert join().status_code == 200
     assert before < starts[-1] < let_in

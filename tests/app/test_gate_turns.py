@@ -6,7 +6,8 @@ import pytest
 
 from switchyard import engine
 from switchyard.app.http.gate import LARGE, MAX_BYTES, SWITCH_INTERVAL
-from tests.app.test_gate import clock, enter, follow, make_gate, wait_until  # noqa: F401
+from tests.app.test_gate import clock, enter, follow, make_gate  # noqa: F401
+from tests.conftest import wait_for
 
 
 def test_a_process_whose_threads_take_even_shorter_turns_keeps_them():
@@ -79,7 +80,7 @@ def test_one_alarm_ends_a_rest_however_many_come_meanwhile(clock):  # noqa: F811
     gate._num_busy = lambda: 0
     assert rest_of(gate, clock) == 3.0
     for _ in followers:
-        wait_until(lambda: gate.num_inside == 1)
+        wait_for(lambda: gate.num_inside == 1)
         gate._inside[0].leave()
     for follower in followers:
         follower()

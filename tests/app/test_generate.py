@@ -75,8 +75,7 @@ def test_space_is_text_wherever_it_comes(make_client, accept):
 
 
 @pytest.mark.parametrize("how", ["form", "multipart", "query"])
-def test_strings_mean_what_the_same_json_means(make_client, how):
-    client = make_client()
+def test_strings_mean_what_the_same_json_means(client, how):
     strings = {name: text for name, (text, _) in VALUES.items()}
     values = {name: value for name, (_, value) in VALUES.items() if value is not None}
     more = {"headers": {"X-Request-Id": "same"}}
@@ -100,8 +99,7 @@ def test_strings_mean_what_the_same_json_means(make_client, how):
         *((text, False) for text in ("false", "False", "FALSE", "off", "Off", "no", "NO")),
     ],
 )
-def test_yes_and_no_have_the_words_of_forms_in_any_case(make_client, text, value):
-    client = make_client()
+def test_yes_and_no_have_the_words_of_forms_in_any_case(client, text, value):
     assert client.get(f"{URL}?prompt=x&ignore_eos={text}").status_code == 200
     assert client.backend.enqueued[-1].ignore_eos is value
 
@@ -154,8 +152,7 @@ def test_what_is_no_form_is_refused(make_client):
     assert error_of(file)["param"] == "image"
 
 
-def test_a_field_of_very_many_values_is_not_taken_apart(make_client, monkeypatch):
-    client = make_client()
+def test_a_field_of_very_many_values_is_not_taken_apart(client, monkeypatch):
     many = "[" + "5," * 100_001 + "5]"
     monkeypatch.setattr("switchyard.app.http.form.json", None)
     response = client.post(URL, data={"prompt": "x", "stop_token_ids": many})
@@ -197,8 +194,7 @@ def test_parts_that_are_none_are_refused(make_client, parts, message):
     assert message in error_of(response)["message"]
 
 
-def test_an_event_source_reads_the_text_and_learns_of_the_end(make_client):
-    client = make_client()
+def test_an_event_source_reads_the_text_and_learns_of_the_end(client):
     query = {"prompt": "x", "max_tokens": 2, "stream": "true"}
     response = client.get(URL, query_string=query, headers={"Accept": "text/event-stream"})
     assert response.mimetype == "text/event-stream"
@@ -230,15 +226,13 @@ def test_the_other_framings(make_client, accept, body):
     assert make_client().post(URL, json=asked, headers={"Accept": accept}).data.startswith(body)
 
 
-def test_a_head_request_generates_nothing(make_client):
-    client = make_client()
+def test_a_head_request_generates_nothing(client):
     assert client.head(f"{URL}?prompt=x").status_code == 405
     assert not client.backend.enqueued
 
 
 @pytest.mark.parameter("parse_special", "/generate")
-def test_special_tokens_in_a_prompt_count_only_if_asked(make_client):
-    client = make_client()
+def test_special_tokens_in_a_prompt_count_only_if_asked(client):
     token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for parse_special in (False, True):
         client.post(URL, json={"prompt": f"x{token}", "parse_special": parse_special})
@@ -259,8 +253,7 @@ def test_special_tokens_in_a_prompt_count_only_if_asked(make_client):
     ],
     ids=str,
 )
-def test_its_own_pages_and_what_is_no_page_can_make_it_do_something(make_client, headers, status):
-    client = make_client()
+def test_its_own_pages_and_what_is_no_page_can_make_it_do_something(client, headers, status):
     response = client.get(f"{URL}?prompt=x", headers=headers)
     assert response.status_code == status
     assert "Access-Control-Allow-Origin" not in response.headers

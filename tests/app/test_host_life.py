@@ -17,8 +17,7 @@ from switchyard.app.host.tables import RELOADS, TABLES
 from switchyard.engine.messages import Cancel
 from switchyard.engine.models import lifecycle, table
 from switchyard.engine.schedule import alarms
-from tests.conftest import ROOT
-from tests.engine.models.asked import wait_for
+from tests.conftest import ROOT, wait_for
 from tests.scripted import ScriptedBackend
 
 ENDLESS = {"max_tokens": 1900, "ignore_eos": True}

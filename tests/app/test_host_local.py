@@ -11,7 +11,7 @@ from switchyard.app import BadRequest
 from switchyard.app.host.tables import TABLES
 from switchyard.app.services import KEY
 from switchyard.testing import fake
-from tests.engine.models.asked import wait_for
+from tests.conftest import wait_for
 from tests.operations.conftest import KeysFile, entry
 from tests.scripted import ScriptedBackend
 

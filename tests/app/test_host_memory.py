@@ -1,14 +1,12 @@
 """What applications with their own model leave behind, one after the other in one process."""
 
 import json
-import subprocess
-import sys
 
 import flask
 
 from switchyard import engine
 from switchyard.app import Switchyard
-from tests.conftest import DEMO, ROOT
+from tests.conftest import DEMO, run_code
 
 ROUNDS = 5
 
@@ -44,15 +42,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def test_five_applications_one_after_the_other_leave_nothing():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, DEMO, str(ROUNDS)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    rounds = [json.loads(line) for line in done.stdout.splitlines()]
+    rounds = [json.loads(line) for line in run_code(CODE, DEMO, str(ROUNDS)).splitlines()]
     assert len(rounds) == ROUNDS
     assert all(one["threads"] == ["MainThread"] and one["left"] == [] for one in rounds), rounds
     _, second, *later = rounds

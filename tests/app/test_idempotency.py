@@ -12,6 +12,7 @@ from switchyard.app.delivery import transcripts
 from switchyard.app.delivery.watch import LOOK
 from tests.app.conftest import Streamed, fails, listed, wait_until_empty
 from tests.app.refused import error_of
+from tests.conftest import wait_for
 from tests.scripted import ScriptedBackend, count, ticking
 
 pytestmark = pytest.mark.both_ways
@@ -47,9 +48,8 @@ def hold(monkeypatch):
 
 
 @pytest.mark.parametrize("body", [ASKED, STREAMED])
-def test_two_that_come_at_once_run_one_job(make_client, ask, hold, body):
+def test_two_that_come_at_once_run_one_job(client, ask, hold, body):
     """The second comes while the first has no job yet."""
-    client = make_client()
     held = hold(client)
     answers = [ask(client, body, headers=KEY)]
     assert held.arrived.acquire(timeout=20)
@@ -74,8 +74,7 @@ def test_one_that_comes_while_the_job_runs_joins_it(make_client, ask, body):
     assert len(client.backend.enqueued) == 1
 
 
-def test_a_client_that_sends_no_more_waits_for_the_first_too(make_client, ask, hold, connection):
-    client = make_client()
+def test_a_client_that_sends_no_more_waits_for_the_first_too(client, ask, hold, connection):
     held = hold(client)
     first = ask(client, STREAMED, headers=KEY)
     assert held.arrived.acquire(timeout=20)
@@ -97,8 +96,7 @@ def test_a_client_that_sends_no_more_waits_for_the_first_too(make_client, ask, h
         (URL, ASKED, {"Content-Type": "application/json; charset=utf-8"}),
     ],
 )
-def test_another_request_with_the_key_is_refused(make_client, path, body, headers):
-    client = make_client()
+def test_another_request_with_the_key_is_refused(client, path, body, headers):
     key = {**KEY, "Authorization": "Bearer mine"}
     client.post(URL, json=ASKED, headers=key)
     error = error_of(client.post(path, json=body, headers={**key, **headers}), 422)
@@ -106,8 +104,7 @@ def test_another_request_with_the_key_is_refused(make_client, path, body, header
     assert len(client.backend.enqueued) == 1
 
 
-def test_a_key_is_its_clients_own_and_its_endpoints(make_client):
-    client = make_client()
+def test_a_key_is_its_clients_own_and_its_endpoints(client):
     other = {**KEY, "Authorization": "Bearer other"}
     for headers, body in ((KEY, ASKED), (other, STREAMED)):
         assert client.post(URL, json=body, headers=headers).status_code == 200
@@ -115,9 +112,8 @@ def test_a_key_is_its_clients_own_and_its_endpoints(make_client):
     assert len(client.backend.enqueued) == 4
 
 
-def test_what_was_refused_may_be_asked_again(make_client, ask, hold):
+def test_what_was_refused_may_be_asked_again(client, ask, hold):
     """Also by one that has come meanwhile, and waits for what becomes of the first."""
-    client = make_client()
     held = hold(client)
     held.errors.append(engine.Full("no room", 1.0))
     answers = [ask(client, ASKED, headers=KEY)]
@@ -171,10 +167,8 @@ def kept_by(client):
 
 
 def wait_for_readers(client, count):
-    deadline, kept = time.monotonic() + 20, kept_by(client)._kept
-    while sum(one.transcript.num_readers for one in list(kept.values())) != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    kept = kept_by(client)._kept
+    wait_for(lambda: sum(o.transcript.num_readers for o in list(kept.values())) == count)
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
@@ -274,7 +268,20 @@ def test_a_stream_with_a_key_may_be_taken_up_by_its_events_too(make_client):
     assert events(**{"Last-Event-ID": first[1][0]}) == first[2:]
 
 
-def test_an_answer_without_events_is_no_stream(make_client):
-    client = make_client()
+def test_an_answer_without_events_is_no_stream(client):
     identifier = client.post(URL, json=ASKED, headers=KEY).json["id"]
     assert client.get(f"/v1/streams/{identifier}").status_code == 404
+
+
+def test_repetitions_leave_the_threads_that_jobs_need(make_client, ask, gate):
+    client = make_client(
+        ScriptedBackend(gate=gate), max_batch_size=1, max_pending=2, reserve_threads=2
+    )
+    answers = [ask(client, ASKED, headers=KEY)]
+    for num_readers in (1, 2, 3):
+        wait_for_readers(client, num_readers)
+        answers.append(ask(client, ASKED, headers=KEY))
+    *answers, refused = answers
+    assert refused.get(timeout=20).status_code == 429
+    gate.open()
+    assert [answer.get(timeout=20).status_code for answer in answers] == [200] * 3

@@ -16,8 +16,7 @@ WRONG = {"/v1/chat/completions": ({"messages": []}, "messages"), "/v1/responses"
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_the_count_is_that_of_the_usage(make_client, path):
-    client = make_client()
+def test_the_count_is_that_of_the_usage(client, path):
     for body in ASKED[path]:
         counted = client.post(f"{path}/input_tokens", json=body).json
         usage = client.post(path, json=body).json["usage"]
@@ -33,8 +32,7 @@ def test_it_is_counted_while_the_model_loads_and_beyond_the_context(loading, pat
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_what_is_wrong_is_named_as_the_endpoint_names_it(make_client, path):
-    client = make_client()
+def test_what_is_wrong_is_named_as_the_endpoint_names_it(client, path):
     body, param = WRONG[path]
     response = client.post(f"{path}/input_tokens", json=body)
     assert (response.status_code, response.json["error"]["param"]) == (400, param)

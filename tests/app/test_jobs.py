@@ -86,8 +86,7 @@ def test_bare_text_that_waits_is_cancelled_at_once(busy, ask):
     assert (response.status_code, response.get_data()) == (200, b"")
 
 
-def test_what_does_not_run_cannot_be_cancelled(make_client):
-    client = make_client()
+def test_what_does_not_run_cannot_be_cancelled(client):
     assert client.get("/v1/requests").json == {"object": "list", "data": []}
     identifier = client.post(URL, json={"prompt": "x"}).json["id"]
     for gone in (identifier, "nonsense", "x" * 500):

@@ -114,8 +114,7 @@ def test_textgens_samplers_may_be_said_to_be_off(make_client):
     ("path", "limit"),
     [(GENERATE, "max_length"), (GENERATE, "max_new_tokens"), ("/completion", "n_predict")],
 )
-def test_special_tokens_in_the_prompt_count_unless_told_otherwise(make_client, path, limit):
-    client = make_client()
+def test_special_tokens_in_the_prompt_count_unless_told_otherwise(client, path, limit):
     token, token_id = next(iter(client.models.get().tokenizer.tag_ids.items()))
     for more in ({}, {"parse_special": False}):
         client.post(path, json={"prompt": f"x{token}y", limit: 1, **more})

@@ -1,5 +1,7 @@
 """Leases of models: what a request waits for, holds and gives back."""
 
+import pytest
+
 from switchyard.app import leases
 from switchyard.app.http.gate import LARGE
 from switchyard.app.services import KEY
@@ -22,20 +24,18 @@ def test_a_large_request_is_inside_the_gate_again_behind_the_load_of_its_model(s
     assert inside and set(inside) == {1} and gate.num_inside == 0
 
 
-def test_a_wait_for_a_load_has_the_deadline_of_the_queue(serve):
+@pytest.mark.parametrize(
+    ("queue_timeout", "load_wait", "status", "code"),
+    [(0.2, 2, 408, "queue_timeout"), (3, 0.1, 503, "overloaded")],
+)
+def test_a_wait_for_a_load_ends_with_the_queues_deadline_or_its_own(
+    serve, queue_timeout, load_wait, status, code
+):
     backend = ScriptedBackend()
     backend.opening.clear()
-    client = serve({"second": backend}, queue_timeout=0.2, load_wait=2)
+    client = serve({"second": backend}, queue_timeout=queue_timeout, load_wait=load_wait)
     response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
-    assert error_of(response, 408)["code"] == "queue_timeout"  # without usage
-
-
-def test_a_wait_for_a_load_ends_when_the_setting_says(serve):
-    backend = ScriptedBackend()
-    backend.opening.clear()
-    client = serve({"second": backend}, load_wait=0.1, queue_timeout=3)
-    response = client.post("/v1/completions", json={"prompt": "x", "model": "second"})
-    assert error_of(response, 503)["code"] == "overloaded"
+    assert error_of(response, status)["code"] == code  # without usage
 
 
 def test_no_lease_is_left_behind_any_end_of_a_request(serve):

@@ -10,6 +10,7 @@ from switchyard import engine
 from switchyard.app.routes import router
 from switchyard.engine.memory import gpus
 from tests.app.refused import error_of
+from tests.conftest import wait_for
 from tests.scripted import ScriptedBackend, says, ticking
 
 
@@ -42,8 +43,12 @@ def rows(client):
     return {row["id"]: row for row in client.get("/v1/models").json["data"]}
 
 
-def test_each_answers_by_its_name_and_alias_and_the_first_by_none(serve):
-    client = serve()
+@pytest.fixture
+def client(serve):
+    return serve()
+
+
+def test_each_answers_by_its_name_and_alias_and_the_first_by_none(client):
     assert text_of(client, "second") == "second-64"
     assert {text_of(client, name) for name in (None, "chat", "first")} == {"first-64"}
     assert complete(client, "fourth").status_code == 404
@@ -62,8 +67,7 @@ def test_a_key_aborts_a_generation_whose_model_has_given_way(serve, gate, ask):
     assert answers.get(timeout=20).json["results"][0]["finish_reason"] == "cancelled"
 
 
-def test_a_swap_answers_with_its_progress_and_changes_the_settings(serve):
-    client = serve()
+def test_a_swap_answers_with_its_progress_and_changes_the_settings(client):
     assert load(client, "first", max_pending=32)["way"] == "beside"
     assert text_of(client) == "first-32"
     load(client, "first", max_batch_size=16)
@@ -96,8 +100,7 @@ def test_a_second_load_of_a_model_that_loads_is_refused(serve, monkeypatch):
     assert text_of(client, "second") == "late"
 
 
-def test_unload_is_llama_cpps_or_our_own(serve):
-    client = serve()
+def test_unload_is_llama_cpps_or_our_own(client):
     assert client.post("/models/unload", json={"model": "first"}).json == {"success": True}
     assert text_of(client) == "first-64"  # by the next request
     assert client.delete("/admin/models/second?drain=1").status_code == 202
@@ -145,8 +148,7 @@ def test_settings_of_a_first_load_that_failed_are_forgotten(serve, name, named):
     assert client.models.status(name).load == "manual"
 
 
-def test_tabby_loads_with_its_progress_and_becomes_the_default(serve):
-    client = serve()
+def test_tabby_loads_with_its_progress_and_becomes_the_default(client):
     assert "third" in [card["id"] for card in client.get("/v1/model/list").json["data"]]
     body = {"name": "third", "cache_size": 4096, "cache_mode": "FP16", "max_seq_len": 1024}
     told = events(client.post("/v1/model/load", json=body))
@@ -177,15 +179,13 @@ def test_tabby_loads_with_its_progress_and_becomes_the_default(serve):
         ("/models/load", {}, "model"),
     ],
 )
-def test_what_can_not_be_honoured_is_named(serve, path, body, param):
-    client = serve()
+def test_what_can_not_be_honoured_is_named(client, path, body, param):
     error = error_of(client.post(path, json=body))
     assert error["param"] == param and param in error["message"]
     assert client.models.status("second").state == "unloaded"
 
 
-def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(serve, monkeypatch):
-    client = serve()
+def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(client, monkeypatch):
     for name in ("gpus", "visible"):
         monkeypatch.setattr(gpus, name, lambda: [None] * 2)
     monkeypatch.setattr(gpus, "has_gpu", lambda: True)
@@ -196,8 +196,7 @@ def test_a_gpu_that_is_not_there_is_named_and_nothing_changes(serve, monkeypatch
     assert client.models.names == ["first", "second"] and text_of(client) == "first-64"
 
 
-def test_a_load_that_fails_says_why_and_the_old_one_goes_on(serve):
-    client = serve()
+def test_a_load_that_fails_says_why_and_the_old_one_goes_on(client):
     client.opened.next["first"] = ScriptedBackend(open_error=engine.NoRoom("3 of 2 GiB"))
     response = client.post("/admin/models/first", json={"way": "beside"})
     error = error_of(response, 409)
@@ -208,8 +207,7 @@ def test_a_load_that_fails_says_why_and_the_old_one_goes_on(serve):
     assert text_of(client) == "first-64"
 
 
-def test_an_alias_points_elsewhere_from_the_next_request_on(serve):
-    client = serve()
+def test_an_alias_points_elsewhere_from_the_next_request_on(client):
     response = client.put("/admin/aliases/chat", json={"model": "second"})
     assert response.json == {"alias": "chat", "model": "second", "before": "first"}
     assert text_of(client, "chat") == "second-64"
@@ -223,18 +221,14 @@ def test_large_requests_wait_for_a_load_outside_the_gate(serve, ask):
     body = {"prompt": "x " * 9000, "model": "second"}
     for _ in range(2):
         ask(client, body)
-    until = time.monotonic() + 20
-    while client.models.status("second").num_waiting < 2:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(lambda: client.models.status("second").num_waiting == 2)
     error = error_of(client.post("/v1/completions", json={**body, "model": "first"}))
     assert error["code"] == "context_length_exceeded"
     assert client.models.status("second").num_waiting == 2
     backend.opening.set()
 
 
-def test_one_that_only_operators_load_says_so(serve):
-    client = serve()
+def test_one_that_only_operators_load_says_so(client):
     load(client, "second", load="manual")
     client.models.unload("second").wait(20)
     assert error_of(complete(client, "second"), 503)["code"] == "model_unloaded"
@@ -255,8 +249,7 @@ def test_tabbys_load_is_the_default_though_its_client_has_left(serve):
     assert text_of(client) == "third"
 
 
-def test_the_crowd_that_watches_is_bounded(serve):
-    client = serve()
+def test_the_crowd_that_watches_is_bounded(client):
     watching = [client.get("/models/sse", buffered=False) for _ in range(4)]
     assert [one.status_code for one in watching] == [200] * 4
     refused = client.get("/models/sse")
@@ -270,8 +263,7 @@ def test_the_crowd_that_watches_is_bounded(serve):
     assert client.get("/models/sse", environ_base=abroad).status_code == 403
 
 
-def test_changes_are_told_as_they_come(serve):
-    client = serve()
+def test_changes_are_told_as_they_come(client):
     response = client.get("/models/sse", buffered=False)
     stream = iter(response.response)
     first = [json.loads(next(stream).decode().removeprefix("data: ")) for _ in range(2)]

@@ -39,6 +39,11 @@ class Change:
         return self.told[0] if self.looks > 2 else None
 
 
+@pytest.fixture
+def client(serve):
+    return serve()
+
+
 def test_progress_is_told_as_each_client_reads_it():
     told = [json.loads(one[6:]) for one in loads.events_of_load(Change(0.0, 0.45678, 1.0))]
     assert [one["progress"] for one in told[:-1]] == [0.0, 0.457, 1.0]
@@ -97,8 +102,7 @@ def test_comments_keep_the_stream_of_changes_open_one_a_heartbeat(monkeypatch):
     ("drain", "status"),
     [("0", 202), ("86400", 202), *((d, 400) for d in ("86400.1", "-0.1", "x", "", "nan", "inf"))],
 )
-def test_an_unload_takes_the_time_that_is_asked(serve, drain, status):
-    client = serve()
+def test_an_unload_takes_the_time_that_is_asked(client, drain, status):
     told = []
     unload = client.models.unload
     client.models.unload = lambda name, drain=None: told.append(drain) or unload(name, drain)
@@ -126,8 +130,7 @@ def test_an_unload_takes_the_time_that_is_asked(serve, drain, status):
         ("post", "/v1/model/unload", None, "unload first"),
     ],
 )
-def test_each_change_is_an_operators_and_in_the_audit(serve, caplog, method, path, body, says):
-    client = serve()
+def test_each_change_is_an_operators_and_in_the_audit(client, caplog, method, path, body, says):
     with caplog.at_level(logging.WARNING, "switchyard.audit"):
         abroad = {"REMOTE_ADDR": "10.1.2.3"}
         refused = client.open(path, method=method, json=body, environ_base=abroad)
@@ -143,8 +146,7 @@ def max_jobs(client):
 
 
 @pytest.mark.parametrize("path", ["/admin/models/third", "/v1/model/load", "/models/load"])
-def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(serve, tmp_path, path):
-    client = serve()
+def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(client, tmp_path, path):
     settings = client.application.extensions[KEY].settings
     object.__setattr__(settings, "models", settings.models[:1])  # as if the second were new
     body = {"name": "third"} if "v1" in path else {"model": "third"} if "load" in path else {}
@@ -152,8 +154,7 @@ def test_a_model_of_a_directory_takes_no_more_jobs_than_there_are_threads(serve,
     assert "third" not in client.models.names
 
 
-def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(serve):
-    client = serve()
+def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(client):
     most = max_jobs(client)
     for name in ("third", "first", "third"):  # each again, and with the most that there may be
         load(client, name)
@@ -174,8 +175,7 @@ def test_a_model_counts_once_and_one_that_is_not_there_not_at_all(serve):
     error_of(client.post("/admin/models/second", json={"max_pending": more + 1}))
 
 
-def test_a_draft_model_that_is_served_already_may_be_asked_for_again(serve, model_path):
-    client = serve()
+def test_a_draft_model_that_is_served_already_may_be_asked_for_again(client, model_path):
     for _ in range(2):
         load(client, "second", draft_model=model_path)
     object.__setattr__(client.models.served("second").config, "draft_model", "/a/draft")
@@ -189,8 +189,7 @@ def test_settings_outside_the_tables_reach_a_model_of_a_directory(serve):
     assert client.models.served("third").config.max_pending == 7
 
 
-def test_an_unknown_model_is_told_each_name_once(serve):
-    client = serve()
+def test_an_unknown_model_is_told_each_name_once(client):
     load(client, "third")
     error = error_of(client.post(f"/admin/models/{'n' * 101}", json={}), 404)
     told = f"model '{'n' * 100}' does not exist; available: first, second, third"
@@ -208,8 +207,7 @@ def test_an_unknown_model_is_told_each_name_once(serve):
         ("/admin/aliases/a", {"model": "unknown"}, 404),
     ],
 )
-def test_an_error_names_a_few_of_many_directories(serve, tmp_path, path, body, status):
-    client = serve()
+def test_an_error_names_a_few_of_many_directories(client, tmp_path, path, body, status):
     for i in range(500):
         (tmp_path / "models" / f"m{i}").mkdir()
         (tmp_path / "models" / f"m{i}" / "config.json").touch()
@@ -219,8 +217,7 @@ def test_an_error_names_a_few_of_many_directories(serve, tmp_path, path, body, s
     assert len(message) < 250 and ("more" in message or "second" in message), message
 
 
-def test_without_models_dir_a_path_is_refused_with_no_names(serve):
-    client = serve()
+def test_without_models_dir_a_path_is_refused_with_no_names(client):
     object.__setattr__(client.application.extensions[KEY].settings, "models_dir", "")
     error = error_of(client.post("/admin/models/first", json={"draft_model": "/etc"}))
     assert error["message"].endswith("is not a directory in models_dir; available: none")
@@ -233,9 +230,7 @@ def test_without_models_dir_a_path_is_refused_with_no_names(serve):
         ("/admin/models/mine", {"model": "third"}, "mine"),
     ],
 )
-def test_directories_are_listed_once_and_to_operators_alone(serve, path, body, name):
-    client = serve()
-
+def test_directories_are_listed_once_and_to_operators_alone(client, path, body, name):
     def names(**more):
         return [card["id"] for card in client.get("/v1/model/list", **more).json["data"]]
 
@@ -245,8 +240,7 @@ def test_directories_are_listed_once_and_to_operators_alone(serve, path, body, n
     assert names() == [*rows(client)] == ["first", "second", name]
 
 
-def test_only_directories_with_a_model_are_listed(serve, tmp_path):
-    client = serve()
+def test_only_directories_with_a_model_are_listed(client, tmp_path):
     (tmp_path / "models" / "empty").mkdir()
     (tmp_path / "models" / "file").touch()
     assert [*client.application.extensions[KEY].settings.directories()] == ["third"]
@@ -262,8 +256,7 @@ def test_one_that_would_be_too_many_evicts_another(serve):
     assert states == ["ready", "unloaded", "ready"]
 
 
-def test_a_models_template_is_read_once(serve):
-    client = serve()
+def test_a_models_template_is_read_once(client):
     services = client.application.extensions[KEY]
     model = client.models.get()
     assert services.template(model) is services.template(model)
@@ -285,8 +278,7 @@ def test_pages_may_read_what_they_need_and_ask_in_each_way(serve):
     assert set(exposed) == set(origins.EXPOSED)
 
 
-def test_an_alias_that_no_request_could_match_is_refused(serve):
-    client = serve()
+def test_an_alias_that_no_request_could_match_is_refused(client):
     for alias in ("g*t", "*-x"):
         error = error_of(client.put(f"/admin/aliases/{alias}", json={"model": "second"}))
         message = f"alias: '{alias}' must be a name, with at most one *, at its end"
@@ -296,8 +288,7 @@ def test_an_alias_that_no_request_could_match_is_refused(serve):
     assert response.json["model"] == "second"
 
 
-def test_a_load_of_an_alias_is_told_the_models_name(serve):
-    client = serve()
+def test_a_load_of_an_alias_is_told_the_models_name(client):
     error = error_of(client.post("/admin/models/chat", json={}), 404)
     assert error["param"] == "model"
     assert error["message"] == "'chat' is an alias: use the model's own name, 'first'"

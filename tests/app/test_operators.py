@@ -109,3 +109,6 @@ def test_a_client_gets_half_of_the_places_and_all_clients_no_more_than_there_are
     assert places.take("c").startswith(f"{number} WebSockets are open, which is the maximum")
     places.give_back("a")
     assert places.take("c") is None
+    for name in ["a"] * (most - 1) + [f"b{i}" for i in range(number - most)] + ["c"]:
+        places.give_back(name)
+    assert places.num_taken == 0 and not places._taken

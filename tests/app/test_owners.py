@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from switchyard.engine.messages import Chunk, Started
-from tests.app.conftest import Streamed, listed, listed_name, wait_until_empty
+from tests.app.conftest import listed, listed_name, wait_until_empty
+from tests.engine.reading import wait_for_state
 from tests.scripted import ScriptedBackend, ticking
 
 URL = "/v1/completions"
@@ -22,25 +23,9 @@ def client(make_client):
     return make_client(ScriptedBackend(ticking), resume_timeout=FOR_EVER)
 
 
-@pytest.fixture
-def stream(client):
-    """Open one, which is ended and closed in the end."""
-    opened = []
-
-    def stream(headers=None, **more):
-        body = {**LONG, "stream": True}
-        opened.append(Streamed(client.post(URL, json=body, headers=headers, **more)).read(1))
-        return opened[-1]
-
-    yield stream
-    for streamed in opened:
-        client.delete(f"/v1/requests/{streamed.identifier}")
-        streamed.read().response.close()
-
-
 @pytest.mark.parametrize("key", [{}, {"Authorization": "Bearer none"}], ids=["no-key", "any-key"])
 def test_what_the_list_tells_opens_nobodys_stream(client, stream, key):
-    streamed = stream(key)
+    streamed = stream(headers=key)
     [row] = listed(client, 1)
     assert streamed.identifier not in str(row)
     for value in filter(None, map(str, row.values())):
@@ -60,7 +45,7 @@ def test_what_the_list_tells_opens_nobodys_stream(client, stream, key):
 )
 def test_another_client_can_do_nothing_with_the_id_itself(client, stream, more):
     headers = {**PROXIED, **more.pop("headers", {})}
-    streamed = stream({"x-api-key": "mine"})
+    streamed = stream(headers={"x-api-key": "mine"})
     for request, path in ((client.get, "streams"), (client.delete, "requests")):
         response = request(f"/v1/{path}/{streamed.identifier}", headers=headers, **more)
         assert response.status_code == 404
@@ -86,7 +71,7 @@ def test_a_process_of_the_servers_machine_ends_any_by_either_id(client, stream, 
 
 
 def test_what_a_client_calls_its_request_is_told_to_no_other(client, stream):
-    stream({"X-Request-Id": "mine"})
+    stream(headers={"X-Request-Id": "mine"})
     assert listed(client, 1)[0]["request_id"] == "mine"
     for more in (THERE, {"headers": {"x-api-key": "other"}}):
         [row] = client.get("/v1/requests", **more).json["data"]
@@ -118,8 +103,7 @@ def test_a_failure_that_all_are_told_names_nobodys_response(make_client, ask):
     client = make_client(backend)
     answer = ask(client, LONG)
     model = client.models.get()
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "recovering", 20)
+    wait_for_state(model, "recovering")
     [job] = backend.enqueued
     secret = job.identifier.split("-")[1]
     told = client.get("/health/ready").json["reasons"]["scripted"]

@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from switchyard.server import limits
 from switchyard.server.threads.thread_pool import RequestPool
 from switchyard.server.worker import Worker
+from tests.conftest import wait_for
 
 NUM_THREADS = 8
 
@@ -32,10 +32,7 @@ def may_end(pool):
 
 
 def wait_until_idle(pool, number=NUM_THREADS):
-    deadline = time.monotonic() + 20
-    while pool.work.num_waiting != number:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_for(lambda: pool.work.num_waiting == number)
 
 
 def test_requests_one_after_another_are_one_threads(pool):

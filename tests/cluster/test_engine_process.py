@@ -6,12 +6,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
 
 from switchyard.cluster.processes.engine_process import EngineFailed, EngineProcess, Place
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_for
 from tests.live.conftest import free_port
 
 ENGINE = """
@@ -81,13 +80,6 @@ def is_there(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_ready_engine_listens_and_ends_gently(make):
@@ -212,4 +204,4 @@ def test_an_engine_dies_with_its_supervisor(tmp_path, ports):
         pid = int(parent.stdout.readline())
         assert is_there(pid)
         parent.kill()
-    wait_until(lambda: not is_there(pid))
+    wait_for(lambda: not is_there(pid))

@@ -17,7 +17,7 @@ from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.model.model_dir import ModelDir
 from tests.engine import forced
 from tests.engine.exl3 import stand_in
-from tests.scripted import make_again
+from tests.scripted import Gate, make_again
 
 over_all_links = pytest.mark.parametrize(
     "link", ["thread", "process", "replicas", "socket"], indirect=True
@@ -72,6 +72,11 @@ def opened(model_path):
 def link(request):
     """Where engine threads run: in this process, except for tests marked `over_all_links`."""
     return getattr(request, "param", "thread")
+
+
+@pytest.fixture
+def gate():
+    return Gate()
 
 
 @pytest.fixture

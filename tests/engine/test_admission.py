@@ -19,8 +19,7 @@ from tests.engine.reading import take_all, text
 from tests.scripted import Gate, ScriptedBackend, count, endless, job
 
 
-def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
-    gate = Gate()
+def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate), max_batch_size=1, max_pending=1)
     streams = [model.submit([job("a", 1)]), model.submit([job("b", 1)])]
     with pytest.raises(engine.Full, match="the queue is full: 2 of 2 jobs are active or waiting"):
@@ -33,8 +32,7 @@ def test_a_full_engine_refuses_and_takes_jobs_again_once_one_ends(make_engine):
     take_all(model.submit([job("c", 1)]))
 
 
-def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engine):
-    gate = Gate()
+def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_pending_tokens=10)
     streams = [model.submit([job("a", 1, prompt=(1,) * 50)])]  # nothing waits
     gate.wait_until_held()
@@ -51,9 +49,8 @@ def test_waiting_prompt_tokens_are_bounded_before_and_after_tokenizing(make_engi
 
 
 @pytest.mark.parametrize(("pace", "seconds"), [(0.01, 1.0), (2.0, 10.0), (100.0, 120.0)])
-def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, clock, pace, seconds):
+def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, clock, pace, seconds, gate):
     clock = clock("engine", "held")
-    gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_batch_size=1, max_pending=4)
     for i in range(40):  # a job every `pace` seconds
         stream = model.submit([job(f"before{i}", 1)])
@@ -74,8 +71,7 @@ def test_a_full_engine_tells_how_long_its_queue_takes(make_engine, clock, pace, 
         take_all(stream)
 
 
-def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
-    gate = Gate()
+def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine, gate):
     backend = ScriptedBackend(gate=gate)
     model = make_engine(backend, max_batch_size=1, max_pending=2)
     stream = model.submit([job("a", 1)])
@@ -87,9 +83,7 @@ def test_a_request_of_several_jobs_is_taken_whole_or_not_at_all(make_engine):
     assert [j.identifier for j in backend.enqueued] == ["a"]
 
 
-def test_a_job_that_never_has_room_ends_before_others_start(make_engine):
-    gate = Gate()
-
+def test_a_job_that_never_has_room_ends_before_others_start(make_engine, gate):
     def script(job):
         seen.append((job.identifier, big.has_events if big else None))
         return count(job)

@@ -1,11 +1,11 @@
 import queue
 import threading
-import time
 from functools import partial
 
 import pytest
 
 from switchyard.engine.schedule.alarms import Alarms
+from tests.conftest import wait_for
 from tests.engine.failing import begin
 
 
@@ -72,8 +72,7 @@ def test_the_thread_that_has_nothing_left_is_woken_to_end(alarms, monkeypatch):
     module = "switchyard.engine.schedule.alarms.PURGE"
     monkeypatch.setattr(module, 30.0)
     late = alarms.set(3600, lambda: None)
-    while not alarms._changed._waiters:
-        time.sleep(0.001)
+    wait_for(lambda: alarms._changed._waiters)
     late.cancel()
     monkeypatch.setattr(module, 10.0)  # of the wait for its end
     alarms.rest()

@@ -60,8 +60,7 @@ def test_jobs_are_submitted_at_one_time_and_a_list_without_waiting_ones_asks_not
     take_all(stream)
 
 
-def test_room_is_asked_for_the_first_that_has_some_and_no_other(make_engine):
-    gate = Gate()
+def test_room_is_asked_for_the_first_that_has_some_and_no_other(make_engine, gate):
     backend = ScriptedBackend(gate=gate)
     model = make_engine(backend, max_batch_size=1)
     streams = [model.submit([job(f"j{i}")]) for i in range(4)]

@@ -4,9 +4,10 @@ import queue
 import time
 
 from switchyard.engine.messages import Chunk, Finished, Parked, PendingList, Started
+from tests.conftest import wait_for
 from tests.engine.conftest import over_all_links
 from tests.engine.failing import begin
-from tests.engine.reading import take_all, text
+from tests.engine.reading import take_all, text, wait_until
 from tests.scripted import Gate, ScriptedBackend, count, endless, job
 
 
@@ -16,26 +17,24 @@ def test_closing_a_stream_cancels_its_active_job_and_frees_its_place(make_engine
     stream = model.submit([job("a")])
     assert isinstance(stream.take(20)[0], Started)
     stream.close()
-    wait_until_empty(model)
+    wait_until(model, lambda: not model._held)
     assert "cancel" in [name for name, _ in backend.calls]
     assert not backend.active
     take_all(model.submit([job("b", 1)]))
 
 
-def test_closing_a_stream_removes_its_waiting_job(make_engine):
-    gate = Gate()
+def test_closing_a_stream_removes_its_waiting_job(make_engine, gate):
     backend = ScriptedBackend(gate=gate, max_active=1)
     model = make_engine(backend)
     first = model.submit([job("a", 2)])
     model.submit([job("b", 2)]).close()
     gate.open()
     take_all(first)
-    wait_until_empty(model)
+    wait_until(model, lambda: not model._held)
     assert [j.identifier for j in backend.enqueued] == ["a"]
 
 
-def test_cancel_by_identifier_tells_the_reader_what_was_generated(make_engine):
-    gate = Gate()
+def test_cancel_by_identifier_tells_the_reader_what_was_generated(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate))
     stream = model.submit([job("a", 100)])
     gate.step(3)
@@ -49,8 +48,7 @@ def test_cancel_by_identifier_tells_the_reader_what_was_generated(make_engine):
     assert not model.cancel("a") and not model.cancel("never")
 
 
-def test_cancel_of_a_waiting_job_tells_its_reader_so(make_engine):
-    gate = Gate()
+def test_cancel_of_a_waiting_job_tells_its_reader_so(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate, max_active=1))
     model.submit([job("a")])
     gate.wait_until_held()
@@ -60,8 +58,7 @@ def test_cancel_of_a_waiting_job_tells_its_reader_so(make_engine):
     assert take_all(stream) == [Finished("b", "cancelled", 3, 0, 0)]
 
 
-def test_jobs_tells_state_place_counts_and_pages(make_engine):
-    gate = Gate()
+def test_jobs_tells_state_place_counts_and_pages(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate, max_active=1), max_priority=7)
     model.submit([job("a", 300, priority=7)])
     gate.wait_until_held()
@@ -94,8 +91,7 @@ def told(model, gate):
     return states
 
 
-def test_jobs_are_listed_without_places_while_the_engine_thread_hangs(make_engine):
-    gate = Gate()
+def test_jobs_are_listed_without_places_while_the_engine_thread_hangs(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate, max_active=1))
     model.submit([job("a")])
     gate.wait_until_held()
@@ -150,11 +146,6 @@ def test_of_listed_jobs_none_is_older_than_one_that_came_before(make_engine):
     stream.close()
 
 
-def wait_until_empty(model):
-    with model._changed:
-        assert model._changed.wait_for(lambda: not model._held, 20)
-
-
 def parking(job):
     yield Started(job.identifier)
     yield Chunk(job.identifier, "x", (0,))
@@ -172,9 +163,6 @@ def test_jobs_tells_which_are_parked(make_engine):
     model = make_engine(ScriptedBackend(parking))
     stream = model.submit([job("parked"), job("returned")])
     expected = {"parked": ("parked", 0), "returned": ("decode", 1)}
-    deadline = time.monotonic() + 20
-    while {j.identifier: (j.state, j.num_pages) for j in model.jobs()} != expected:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: {j.identifier: (j.state, j.num_pages) for j in model.jobs()} == expected)
     stream.close()
     assert not any(isinstance(event, Parked) for event in stream.take_now())

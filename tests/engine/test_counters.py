@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,11 +14,12 @@ from switchyard.engine.schedule import counters
 from switchyard.engine.schedule.counters import INTERVAL, OCCUPANCY_INTERVAL, Counters
 from switchyard.engine.standing import RECENT, Standing
 from switchyard.engine.stats import BOUNDS, Histogram, Occupancy, Rates, Stats, Totals, Work
+from tests.conftest import wait_for
 from tests.engine.conftest import over_all_links
 from tests.engine.failing import let_through
 from tests.engine.pipe.child import child_of
 from tests.engine.reading import take_all
-from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
+from tests.scripted import ScriptedBackend, count, endless, finished, job
 
 PROMPT, CACHED = 100, 60  # tokens
 TIMES = ("queue_time", "prefill_time", "decode_time", "inference_time")
@@ -39,17 +39,9 @@ def story(told):
     )
 
 
-def until(is_so):
-    deadline = time.monotonic() + 20
-    while not (found := is_so()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
 def stats_of(model, is_right):
     """Once they are as they should be."""
-    return until(lambda: (stats := model.standing.stats) and is_right(stats) and stats)
+    return wait_for(lambda: (stats := model.standing.stats) and is_right(stats) and stats)
 
 
 def number(histogram):
@@ -96,8 +88,7 @@ def test_jobs_that_run_and_wait_are_told_and_how_each_ends(make_engine):
     assert number(stats.histograms["request_prompt_tokens"]) <= 4  # of those that had begun
 
 
-def test_recoveries_and_what_they_end_are_counted(make_engine):
-    gate = Gate()
+def test_recoveries_and_what_they_end_are_counted(make_engine, gate):
     backend = ScriptedBackend(count, gate=gate)
     model = make_engine(backend)
     streams = [model.submit([job("told", 9)])]
@@ -116,8 +107,7 @@ def test_recoveries_and_what_they_end_are_counted(make_engine):
     assert (totals.resets, totals.rebuilds, totals.reloads) == (1, 1, 0)
 
 
-def test_jobs_that_a_hang_has_ended_count_as_failed(make_engine):
-    gate = Gate()
+def test_jobs_that_a_hang_has_ended_count_as_failed(make_engine, gate):
     model = make_engine(ScriptedBackend(count, gate=gate), hang_timeout=0.2, hang_exit=60.0)
     stream = model.submit([job("stuck", 9), job("beside", 9)])
     take_all(stream)
@@ -134,7 +124,7 @@ def test_nothing_that_was_counted_is_lost_with_its_process(make_engine):
         before = stats_of(model, lambda stats, i=i: stats.totals.cut == i + 1)
         if i == 0:
             os.kill(child_of(model), signal.SIGKILL)
-            until(lambda: model.standing.num_restarts and model.state == "ready")
+            wait_for(lambda: model.standing.num_restarts and model.state == "ready")
     assert before.totals.new_tokens == 10
     assert number(before.histograms["request_prompt_tokens"]) == 2
 

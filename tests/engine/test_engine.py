@@ -11,7 +11,7 @@ from switchyard.engine.messages import Chunk, Finished, Started
 from tests.engine.conftest import over_all_links
 from tests.engine.failing import begin
 from tests.engine.reading import take_all, text
-from tests.scripted import Gate, ScriptedBackend, finished, job, slow
+from tests.scripted import ScriptedBackend, finished, job, slow
 
 
 @over_all_links
@@ -66,8 +66,7 @@ def test_the_choices_of_one_request_share_a_stream(make_engine):
     assert sum(isinstance(event, Finished) for event in events) == 2
 
 
-def test_a_thread_that_reads_several_streams_is_woken_by_each(make_engine):
-    gate = Gate()
+def test_a_thread_that_reads_several_streams_is_woken_by_each(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate))
     woken = threading.Event()
     streams = [model.submit([job(name, 2)], woken.set) for name in ("a", "b")]
@@ -81,8 +80,7 @@ def test_a_thread_that_reads_several_streams_is_woken_by_each(make_engine):
     assert texts == ["0 1 ", "0 1 "]
 
 
-def test_a_thread_that_reads_several_streams_is_woken_once_an_iteration(make_engine):
-    gate = Gate()
+def test_a_thread_that_reads_several_streams_is_woken_once_an_iteration(make_engine, gate):
     model = make_engine(ScriptedBackend(gate=gate))
     streams = [model.submit([job("a", 2)])]
     gate.wait_until_held()  # in the first iteration, which is of a alone
@@ -129,8 +127,7 @@ def test_what_comes_while_events_are_taken_waits_for_the_next_time(take):
     assert len(getattr(stream, take)()) < 10
 
 
-def test_a_stream_that_one_thread_polls_may_have_another_that_waits(make_engine):
-    gate = Gate()
+def test_a_stream_that_one_thread_polls_may_have_another_that_waits(make_engine, gate):
     stream = make_engine(ScriptedBackend(gate=gate)).submit([job("a", 20)])
     woken = threading.Semaphore(0)
     stream.poll(woken.release, alone=False)

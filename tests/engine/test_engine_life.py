@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import threading
-import time
 import weakref
 from functools import partial
 from unittest.mock import Mock
@@ -17,22 +16,21 @@ from switchyard.engine.engine import Engine
 from switchyard.engine.grammar import constraints
 from switchyard.engine.grammar.grammars import Grammars
 from switchyard.engine.links.thread import EngineThread
+from tests.conftest import wait_for
 from tests.engine.conftest import over_all_links
 from tests.engine.failing import begin
-from tests.engine.reading import take_all, text
-from tests.scripted import Gate, Panic, ScriptedBackend, endless, finished, job
+from tests.engine.reading import take_all, text, wait_for_state
+from tests.scripted import NoLink, Panic, ScriptedBackend, endless, finished, job
 
 
 @pytest.mark.parametrize("state", ["draining", "stopped"])
-def test_a_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine, state):
+def test_a_drain_refuses_new_jobs_at_once_and_lets_those_in_hand_end(make_engine, state, gate):
     """With a close, or before one."""
-    gate = Gate()
     model = make_engine(ScriptedBackend(gate=gate))
     stream = model.submit([job("a", 3)])
     way = engine.Models([model]).drain if state == "draining" else partial(model.close, 60, 20)
     ending = begin(way)
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "draining", 20)
+    wait_for_state(model, "draining")
     with pytest.raises(engine.Draining, check=lambda error: error.retry_after >= 1):
         model.submit([job("b")])
     gate.open()
@@ -69,22 +67,6 @@ def test_a_model_that_cannot_be_loaded_says_why(make_engine, error, message):
     with pytest.raises(engine.Dead, match=r"can.t be loaded|no such weights"):
         model.check_room(1)
     assert type(model.error) is engine.ModelError
-
-
-class NoLink:
-    """Nothing is told but what a test delivers."""
-
-    def __init__(self):
-        self.sent = []
-
-    def start(self):
-        pass
-
-    def send(self, command):
-        self.sent.append(command)
-
-    def join(self, timeout=None):
-        return True
 
 
 INFO = messages.ModelInfo(2048, 4096, 256, 64, "scripted")
@@ -165,8 +147,7 @@ def test_nothing_is_waited_for_that_will_not_come(alone, info, ask, end):
     if info is not None:
         model.submit([job("a")])
     waiting = begin(lambda: found.append(ask(model)))
-    while not model._changed._waiters:
-        time.sleep(0.001)
+    wait_for(lambda: model._changed._waiters)
     end(model)
     waiting.join(20)
     assert not waiting.is_alive() and found[0] is not (info is None)
@@ -249,8 +230,7 @@ def test_close_ends_what_does_not_finish_within_the_grace(make_engine):
         assert isinstance(end, messages.Failed) and isinstance(end.error, engine.Closed)
 
 
-def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine):
-    gate = Gate()
+def test_close_ends_jobs_in_time_also_where_a_step_hangs(make_engine, gate):
     model = make_engine(ScriptedBackend(endless, gate=gate))
     stream = model.submit([job("a")])
     gate.wait_until_held()

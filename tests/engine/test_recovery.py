@@ -9,7 +9,7 @@ from switchyard.engine import messages
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from tests.engine.failing import ends, failing_to_enqueue, held, let_through
-from tests.engine.reading import take_all, text
+from tests.engine.reading import take_all, text, wait_for_state
 from tests.scripted import Panic, ScriptedBackend, count, endless, job
 
 
@@ -192,8 +192,7 @@ def test_while_it_recovers_jobs_are_taken_and_wait(make_engine):
     backend.iterate_errors = [RuntimeError("x")]
     streams = [model.submit([job("a")])]
     gate.open()
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == "recovering", 20)
+    wait_for_state(model, "recovering")
     assert "RuntimeError: x" in str(model.error)
     streams.append(model.submit([job("b")]))
     backend.recovering.set()

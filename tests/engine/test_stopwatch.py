@@ -9,7 +9,7 @@ from switchyard.engine.messages import Chunk, Failed, Finished, PutBack, Started
 from switchyard.engine.schedule.counters import Counters
 from switchyard.engine.schedule.stopwatch import Stopwatch
 from tests.engine.reading import take_all
-from tests.scripted import Gate, ScriptedBackend, job
+from tests.scripted import ScriptedBackend, job
 
 END = Finished("a", "stop", 1, 2, 0)
 TOKEN = Chunk("a", "x", (1,))
@@ -77,8 +77,7 @@ def test_what_has_ended_is_forgotten(clock):
     assert not stopwatch._times and not stopwatch._untold
 
 
-def test_the_engine_measures_each_part(make_engine):
-    gate = Gate()
+def test_the_engine_measures_each_part(make_engine, gate):
     engine = make_engine(ScriptedBackend(gate=gate, max_active=1))
     first = engine.submit([job("a", 1)])
     gate.wait_until_held()

@@ -7,7 +7,7 @@ import pytest
 from switchyard.engine.messages import Chunk, Failed, Finished, Prefill, Started, Timings
 from tests.engine.conftest import over_all_links
 from tests.engine.reading import take_all
-from tests.scripted import Gate, ScriptedBackend, count, endless, finished, job
+from tests.scripted import ScriptedBackend, count, endless, finished, job
 
 
 def looked_up(job):
@@ -61,8 +61,7 @@ def test_a_job_that_is_closed_or_whose_engine_stops_is_told_all_the_same(
     assert (*told, reason) == (computed, 0, ends) and new_tokens >= 1
 
 
-def test_a_job_that_never_started_has_computed_nothing(make_engine, account):
-    gate = Gate()
+def test_a_job_that_never_started_has_computed_nothing(make_engine, account, gate):
     model = make_engine(ScriptedBackend(gate=gate, max_active=1))
     first = model.submit([job("a")])
     gate.wait_until_held()

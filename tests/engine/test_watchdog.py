@@ -9,7 +9,7 @@ import pytest
 from switchyard import engine
 from switchyard.engine.messages import Failed, Finished
 from switchyard.engine.schedule.watchdog import Watchdog
-from tests.engine.reading import take_all, text
+from tests.engine.reading import take_all, text, wait_for_state
 from tests.scripted import Gate, ScriptedBackend, endless, job
 
 
@@ -78,11 +78,6 @@ def hanging(make_engine):
     yield make
     for gate in gates:
         gate.open()
-
-
-def wait_for_state(model, state):
-    with model._changed:
-        assert model._changed.wait_for(lambda: model.state == state, 20), model.state
 
 
 @pytest.mark.parametrize(
@@ -169,8 +164,7 @@ def test_neither_waiting_nor_many_short_iterations_are_a_hang(make_engine):
     assert model.state == "ready" and backend.recoveries == []
 
 
-def test_a_reload_may_take_longer_than_a_hang(make_engine):
-    gate = Gate()
+def test_a_reload_may_take_longer_than_a_hang(make_engine, gate):
     backend = ScriptedBackend(gate=gate)
     backend.iterate_errors = [RuntimeError("x")]
     backend.recovery_errors = {"reset": RuntimeError("x"), "rebuild": RuntimeError("x")}

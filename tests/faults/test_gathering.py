@@ -156,15 +156,13 @@ def test_the_length_of_the_next_request_is_none_of_this_ones(connection):
     assert connection.has_request()
 
 
-def test_a_body_that_comes_soon_is_not_slow(connection):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        connection.sock = ours
-        hold(connection.threads.wait, MAX_SLOW)
-        timer = threading.Timer(0.05, theirs.sendall, [b"xyz"])
-        timer.start()
-        assert Body(connection, 3).read(3) == b"xyz"
-        timer.join()
+def test_a_body_that_comes_soon_is_not_slow(connection, ends):
+    connection.sock = ends[0]
+    hold(connection.threads.wait, MAX_SLOW)
+    timer = threading.Timer(0.05, ends[1].sendall, [b"xyz"])
+    timer.start()
+    assert Body(connection, 3).read(3) == b"xyz"
+    timer.join()
 
 
 def test_an_empty_body_can_be_read_though_all_threads_are_busy(connection):

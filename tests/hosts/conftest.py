@@ -5,13 +5,12 @@ import pathlib
 import shlex
 import shutil
 import signal
-import time
 
 import pytest
 import requests
 
 from tests.conftest import DEMO, ROOT
-from tests.live.conftest import GUNICORN, Server, free_port
+from tests.live.conftest import Server, free_port, shared_server
 
 BINS = f"{ROOT}/.venv/hosts/bin{os.pathsep}{ROOT}/.venv/bin"
 HERE = pathlib.Path(__file__).parent
@@ -104,20 +103,7 @@ class Host(Server):
         return [pid for pid in processes if pathlib.Path(f"/proc/{pid}").exists()]
 
 
-def wait_for(what, seconds=30):
-    """Until it returns something true, which is returned."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
-
-
-@pytest.fixture(scope="session")
-def switchyard(tmp_path_factory):
-    server = Server(GUNICORN, tmp_path_factory.mktemp("switchyard"), model=DEMO)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+switchyard = shared_server(scope="session", model=DEMO)
 
 
 def make_directory(path):

@@ -3,7 +3,8 @@
 import pytest
 import requests
 
-from tests.hosts.conftest import ENDLESS, Host, make_directory, measured, program, wait_for
+from tests.conftest import wait_for
+from tests.hosts.conftest import ENDLESS, Host, make_directory, measured, program
 from tests.hosts.test_hosts import ANSWER, HELLO, seconds_until_cancelled
 
 pytestmark = pytest.mark.hosts

@@ -5,7 +5,8 @@ import time
 import pytest
 import requests
 
-from tests.hosts.conftest import COMMANDS, ENDLESS, measured, wait_for
+from tests.conftest import wait_for
+from tests.hosts.conftest import COMMANDS, ENDLESS, measured
 
 pytestmark = pytest.mark.hosts
 

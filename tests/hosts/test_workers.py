@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.hosts.conftest import ENDLESS, wait_for
+from tests.conftest import wait_for
+from tests.hosts.conftest import ENDLESS
 from tests.hosts.test_hosts import HELLO, pieces_of
 
 pytestmark = pytest.mark.hosts

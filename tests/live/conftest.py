@@ -16,6 +16,7 @@ import time
 import pytest
 import requests
 
+from tests.conftest import wait_for
 from tests.live.warm import WARM
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -39,15 +40,6 @@ def free_port():
 
 
 atexit.register(lambda: [place.close() for place in _places])
-
-
-def wait_for(what, seconds=60, says=lambda: None):
-    """Until it returns something true, which is returned."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, says()
-        time.sleep(0.01)
-    return found
 
 
 class Server:
@@ -142,26 +134,20 @@ def start(tmp_path, model_path):
         server.stop()
 
 
-def shared_server(command=GUNICORN, **settings):
+def shared_server(command=GUNICORN, scope="module", **settings):
     """A fixture: a server for all tests of a module, which leave it as it was."""
 
-    @pytest.fixture(scope="module")
-    def server(tmp_path_factory, model_path):
-        directory = tmp_path_factory.mktemp("server")
-        server = Server(command, directory, **{"model": model_path, **settings})
+    @pytest.fixture(scope=scope)
+    def server(request, tmp_path_factory):
+        model = settings.get("model") or request.getfixturevalue("model_path")
+        server = Server(command, tmp_path_factory.mktemp("server"), **settings | {"model": model})
         yield server.wait_until_ready()
         assert server.stop() == 0, server.output
 
     return server
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory, model_path):
-    """A server for all tests that leave it as it was. Its model is called `tiny`."""
-    directory = tmp_path_factory.mktemp("server")
-    server = Server(GUNICORN, directory, model=model_path, max_batch_size=64)
-    yield server.wait_until_ready()
-    assert server.stop() == 0, server.output
+server = shared_server(scope="session", max_batch_size=64)  # its model is called `tiny`
 
 
 def unpack(root, *packages):

@@ -12,9 +12,10 @@ import sys
 
 import pytest
 
+from tests.conftest import wait_for
 from tests.faults.conftest import SCRIPTED, children_of, worker_of
 from tests.faults.paced import HANG, LOSE_DEVICE
-from tests.live.conftest import ROOT, shared_server, wait_for
+from tests.live.conftest import ROOT, shared_server
 from tests.live.test_serving import greedy, in_threads, prompts, streamed_text
 
 URL = "/v1/completions"

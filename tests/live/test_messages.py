@@ -6,14 +6,12 @@ import pathlib
 import re
 import socket
 import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
 
 from switchyard.cli import main
-from switchyard.server import address
-from tests.conftest import DEMO
+from tests.conftest import DEMO, run_code
 from tests.faults.conftest import SCRIPTED, worker_of
 from tests.live.conftest import GUNICORN, ROOT
 
@@ -27,14 +25,6 @@ def test_a_taken_port_is_told_at_once_and_once(start):
     assert server.output.count(said) == 1 and server.output.count(f"{port} is") == 1
     assert "Connection in use" not in server.output  # gunicorn's, six times in six seconds
     assert f"such as SWITCHYARD_BIND=127.0.0.1:{port + 1}" in server.output
-
-
-def test_what_can_not_be_listened_on():
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        bind = f"[::1]:{listener.getsockname()[1]}"
-        assert address.refusal(bind).startswith(f"{bind} is taken by another program")
-    says = "can't listen on 192.0.2.1:80: Cannot assign requested address"
-    assert address.refusal("192.0.2.1:80") == says
 
 
 @pytest.mark.parametrize("option", ["--check-config", "--print-config"])
@@ -86,6 +76,4 @@ importlib.import_module = import_module
 cpu.install()
 print("after")
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "seen\nafter\n", done
+    assert run_code(code) == "seen\nafter\n"

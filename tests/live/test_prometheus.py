@@ -10,7 +10,8 @@ import pytest
 import requests
 import yaml
 
-from tests.live.conftest import GUNICORN, ROOT, Server, free_port, unpack, wait_for
+from tests.conftest import wait_for
+from tests.live.conftest import GUNICORN, ROOT, Server, free_port, unpack
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 
 pytestmark = pytest.mark.hardship  # it downloads a package

@@ -15,9 +15,10 @@ import requests
 import websocket
 from requests.adapters import HTTPAdapter
 
+from tests.conftest import wait_for
 from tests.faults.conftest import SCRIPTED, open_request
 from tests.faults.paced import HANG, PAUSE
-from tests.live.conftest import ROOT, free_port, unpack, wait_for
+from tests.live.conftest import ROOT, free_port, unpack
 from tests.live.test_shared_engine import Shared
 from tests.operations.conftest import KeysFile, bearer, entry
 

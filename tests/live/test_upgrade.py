@@ -9,8 +9,9 @@ import time
 
 import requests
 
+from tests.conftest import wait_for
 from tests.faults.conftest import SCRIPTED
-from tests.live.conftest import Server, wait_for
+from tests.live.conftest import Server
 
 NUM_CLIENTS = 32
 TOKENS = 40  # of 10 ms each

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from switchyard.app.operations.keyring import LOOK
-from tests.app.conftest import ask, gate, handed_over, held, make_client, way
+from tests.app.conftest import ask, client, gate, handed_over, held, make_client, way
 from tests.live.conftest import start
 from tests.operations.ledgers import (
     Clock,
@@ -21,7 +21,7 @@ from tests.operations.ledgers import (
 )
 
 __all__ = ["ask", "fill", "follow", "gate", "handed_over", "held", "ledger", "make_client", "start"]
-__all__ += ["make_counted", "make_open", "path", "wall", "way", "zone"]
+__all__ += ["client", "make_counted", "make_open", "path", "wall", "way", "zone"]
 
 KEYS = {name: f"sk-sy-{name}-0123456789abcdef" for name in ("ann", "bob", "root", "prom")}
 ROLES = {"root": "admin", "prom": "metrics"}

@@ -236,11 +236,8 @@ def test_a_key_sees_and_uses_its_models_alone(make_keyed, keys_file):
     assert client.get("/v1/models/scripted", headers=bearer("ann")).status_code == 404
 
 
-def test_a_service_with_a_wrong_key_locks_out_no_valid_key_of_its_address(
-    make_keyed, clock, caplog
-):
+def test_a_service_with_a_wrong_key_locks_out_no_valid_key_of_its_address(client, clock, caplog):
     """All come by one gateway."""
-    client = make_keyed(ScriptedBackend())
     there = {"environ_overrides": {"REMOTE_ADDR": "10.0.0.7"}}
     with caplog.at_level(logging.WARNING, "switchyard.audit"):
         for i in range(50):
@@ -260,9 +257,7 @@ def test_a_service_with_a_wrong_key_locks_out_no_valid_key_of_its_address(
     assert client.get("/v1/models", headers=bearer("no")).status_code == 401  # of another address
 
 
-def test_wrong_keys_from_all_addresses_of_a_64_count_together(make_keyed, clock):
-    client = make_keyed(ScriptedBackend())
-
+def test_wrong_keys_from_all_addresses_of_a_64_count_together(client, clock):
     def status_from(address):
         there = {"environ_overrides": {"REMOTE_ADDR": address}}
         return client.get("/v1/models", headers=bearer("no"), **there).status_code
@@ -281,8 +276,7 @@ def test_requests_without_a_key_are_no_wrong_ones(client):
 # While the server runs
 
 
-def test_a_file_that_has_changed_is_read_within_a_second(make_keyed, keys_file, clock, caplog):
-    client = make_keyed(ScriptedBackend())
+def test_a_file_that_has_changed_is_read_within_a_second(client, keys_file, clock, caplog):
     keys_file.write(entry("ann", rpm=5), entry("new"))
     assert client.get("/v1/models", headers=bearer("bob")).status_code == 200  # not looked yet
     clock.now += 1
@@ -300,9 +294,8 @@ def test_a_file_that_has_changed_is_read_within_a_second(make_keyed, keys_file, 
     ("entries", "says"), [([entry("ann", rmp=5)], "ann: rmp: is unknown"), ([], "has no [[keys]]")]
 )
 def test_a_wrong_file_leaves_the_keys_as_they_were_and_says_so_once(
-    make_keyed, keys_file, clock, caplog, entries, says
+    client, keys_file, clock, caplog, entries, says
 ):
-    client = make_keyed(ScriptedBackend())
     keys_file.write(*entries)
     for _ in range(3):
         clock.now += 1

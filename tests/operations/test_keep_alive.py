@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.hosts.conftest import wait_for
+from tests.conftest import wait_for
 from tests.operations.conftest import bearer
 from tests.scripted import ScriptedBackend, says
 

@@ -6,9 +6,11 @@ import logging
 
 import pytest
 
-from tests.app.conftest import Streamed, listed_name, wait_until_empty
+from tests.app.conftest import listed_name, stream, wait_until_empty
 from tests.operations.conftest import bearer
 from tests.scripted import ScriptedBackend, ticking
+
+__all__ = ["stream"]
 
 URL = "/v1/completions"
 LONG = {"prompt": "x", "max_tokens": 2000}
@@ -20,28 +22,12 @@ def client(make_keyed):
     return make_keyed(ScriptedBackend(ticking), resume_timeout=3600)
 
 
-@pytest.fixture
-def stream(client):
-    """Open one of ann's, which is ended and closed in the end."""
-    opened = []
-
-    def stream():
-        body = {**LONG, "stream": True}
-        opened.append(Streamed(client.post(URL, json=body, headers=bearer("ann"))).read(1))
-        return opened[-1]
-
-    yield stream
-    for streamed in opened:
-        client.delete(f"/v1/requests/{streamed.identifier}", headers=bearer("root"))
-        streamed.read().response.close()
-
-
 def rows(client, name):
     return client.get("/v1/requests", headers=bearer(name)).json["data"]
 
 
 def test_another_key_of_the_same_address_can_do_nothing_with_an_id(client, stream):
-    streamed = stream()
+    streamed = stream(headers=bearer("ann"))
     for identifier in (streamed.identifier, listed_name(streamed.identifier)):
         path = f"/v1/requests/{identifier}"
         assert client.delete(path, headers=bearer("bob")).status_code == 404
@@ -54,7 +40,7 @@ def test_another_key_of_the_same_address_can_do_nothing_with_an_id(client, strea
 
 
 def test_a_key_is_the_same_owner_from_everywhere_which_is_nothing_to_audit(client, stream, caplog):
-    streamed = stream()
+    streamed = stream(headers=bearer("ann"))
     resumed = client.get(f"/v1/streams/{streamed.identifier}", headers=bearer("ann"), **THERE)
     assert resumed.status_code == 200
     path = f"/v1/requests/{streamed.identifier}"
@@ -65,7 +51,7 @@ def test_a_key_is_the_same_owner_from_everywhere_which_is_nothing_to_audit(clien
 
 
 def test_an_admin_ends_any_and_that_is_told(client, stream, caplog):
-    streamed = stream()
+    streamed = stream(headers=bearer("ann"))
     name = listed_name(streamed.identifier)
     with caplog.at_level(logging.WARNING, "switchyard.audit"):
         response = client.delete(f"/v1/requests/{name}", headers=bearer("root"), **THERE)
@@ -75,7 +61,7 @@ def test_an_admin_ends_any_and_that_is_told(client, stream, caplog):
 
 
 def test_a_process_of_the_servers_machine_needs_a_key_to_end_anything(client, stream):
-    identifier = stream().identifier
+    identifier = stream(headers=bearer("ann")).identifier
     assert client.delete(f"/v1/requests/{identifier}").status_code == 401
     assert client.get("/v1/requests").status_code == 401
 

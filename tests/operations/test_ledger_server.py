@@ -4,8 +4,6 @@ import concurrent.futures
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,9 +11,8 @@ import pytest
 import requests
 import websocket
 
+from tests.conftest import run_code, wait_for
 from tests.faults.conftest import SCRIPTED, worker_of
-from tests.hosts.conftest import wait_for
-from tests.live.conftest import ROOT
 from tests.operations.ledgers import read
 
 URL = "/v1/completions"
@@ -117,9 +114,7 @@ with app.app_context():
 
 
 def test_a_host_application_that_ends_writes_what_it_has(model_path, path):
-    subprocess.run(
-        [sys.executable, "-c", HOST, model_path, path], cwd=ROOT, check=True, timeout=120
-    )
+    run_code(HOST, model_path, path)
     assert read(path, STATES) == [("done", 1)]
 
 

@@ -7,8 +7,8 @@ from switchyard.app.operations.guard import duration
 from switchyard.app.operations.keys import parse_keys
 from switchyard.app.operations.limits import Bucket, Quotas
 from tests.app.conftest import wait_until_empty
-from tests.hosts.conftest import wait_for
-from tests.operations.conftest import Clock, bearer, entry
+from tests.conftest import wait_for
+from tests.operations.conftest import bearer, entry
 from tests.operations.ledgers import timed
 from tests.scripted import ScriptedBackend, endless
 
@@ -25,8 +25,7 @@ def all_but_two(job):
 # Buckets
 
 
-def test_a_bucket_fills_by_its_size_in_a_minute():
-    clock = Clock()
+def test_a_bucket_fills_by_its_size_in_a_minute(clock):
     bucket = Bucket(60, clock)
     assert [bucket.take() for _ in range(60)] == [0] * 60
     assert bucket.take() == pytest.approx(1)
@@ -39,8 +38,7 @@ def test_a_bucket_fills_by_its_size_in_a_minute():
     assert bucket.level() == (60, 60, 0)
 
 
-def test_a_level_may_fall_below_0_and_recovers():
-    clock = Clock()
+def test_a_level_may_fall_below_0_and_recovers(clock):
     bucket = Bucket(600, clock)
     bucket.owe(700)
     assert bucket.reserve(1) == pytest.approx(10.1)
@@ -53,8 +51,7 @@ def test_a_level_may_fall_below_0_and_recovers():
     assert bucket.extend(5) == 1
 
 
-def test_what_is_owed_counts_from_when_it_was_owed():
-    clock = Clock()
+def test_what_is_owed_counts_from_when_it_was_owed(clock):
     bucket = Bucket(60, clock)
     clock.now += 10  # in which a full bucket gains nothing
     bucket.owe(30)
@@ -67,8 +64,7 @@ def test_what_is_owed_counts_from_when_it_was_owed():
     assert bucket.level().remaining == 60
 
 
-def test_in_an_hour_it_lets_through_what_it_says():
-    clock = Clock()
+def test_in_an_hour_it_lets_through_what_it_says(clock):
     bucket = Bucket(90, clock)
     taken = 0
     while clock.now < 1000 + 3600:
@@ -77,8 +73,7 @@ def test_in_an_hour_it_lets_through_what_it_says():
     assert 90 * 60 <= taken <= 90 * 61
 
 
-def test_what_was_used_stays_used_when_a_limit_changes():
-    clock = Clock()
+def test_what_was_used_stays_used_when_a_limit_changes(clock):
     quotas = Quotas(clock)
     [key] = parse_keys(entry("ann", rpm=10), 0).by_name.values()
     [other] = parse_keys(entry("ann", rpm=4), 0).by_name.values()

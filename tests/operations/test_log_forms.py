@@ -16,9 +16,8 @@ from switchyard.app.operations import logs
 from switchyard.app.operations.access import AccessLine, AccessLog
 from switchyard.app.operations.account import Account, Consumption
 from switchyard.app.operations.logs import JsonFormatter, TextFormatter, _Listener, _ToListener
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_for
 from tests.faults.conftest import SCRIPTED
-from tests.hosts.conftest import wait_for
 from tests.live.conftest import GUNICORN
 from tests.operations.conftest import KEYS, KeysFile, bearer, entry
 from tests.scripted import ScriptedBackend

@@ -18,7 +18,7 @@ from switchyard.engine.stats import DeviceMemory, Occupancy, Totals, Work
 from switchyard.engine.stream import Used
 from tests.operations.conftest import entry
 from tests.operations.test_metrics import series, value
-from tests.scripted import ScriptedBackend, job
+from tests.scripted import job
 
 COUNTED = {
     "vllm:prompt_tokens_total": "prompt_tokens",
@@ -51,8 +51,7 @@ LABELLED = {
 }
 
 
-def test_what_engines_count_has_its_own_name(make_client):
-    client = make_client(ScriptedBackend())
+def test_what_engines_count_has_its_own_name(client):
     model = client.models.get()
     numbers = {one.name: 1000 + i for i, one in enumerate((*fields(Totals), *fields(Work)))}
     totals = Totals(**{one.name: numbers[one.name] for one in fields(Totals)})

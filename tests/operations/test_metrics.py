@@ -1,7 +1,6 @@
 """/metrics and /v1/status: what they say, to whom, and how many series there are."""
 
 import contextlib
-import time
 from typing import get_args
 
 import flask
@@ -15,9 +14,10 @@ from switchyard.app.metrics import requests as request_metrics
 from switchyard.app.metrics.requests import RequestMetrics
 from switchyard.app.operations.account import Account, Phase
 from switchyard.engine.stream import Used
+from tests.conftest import wait_for
 from tests.faults.conftest import SCRIPTED
 from tests.operations.conftest import bearer, entry
-from tests.scripted import Gate, ScriptedBackend, ticking
+from tests.scripted import ScriptedBackend, ticking
 
 URL = "/v1/completions"
 # What the dashboard that vLLM publishes asks for.
@@ -69,11 +69,7 @@ def post(client, body, url=URL, **more):
 
 
 def until(client, is_right, headers=None):
-    deadline = time.monotonic() + 20
-    while not is_right(found := series(client, headers)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.01)
-    return found
+    return wait_for(lambda: is_right(found := series(client, headers)) and found)
 
 
 def test_all_is_there_before_the_first_request_and_names_are_vllms(make_client):
@@ -96,8 +92,7 @@ def test_the_format_is_the_same_whatever_is_accepted(make_client, accept):
     assert "\nvllm:num_requests_running{" in response.text
 
 
-def test_requests_are_counted_as_they_end(make_client):
-    client = make_client(ScriptedBackend())
+def test_requests_are_counted_as_they_end(client):
     for _ in range(3):
         assert post(client, {"max_tokens": 4, "n": 2}) == 200
     assert post(client, {"max_tokens": "many"}) == 400
@@ -119,8 +114,7 @@ def test_requests_are_counted_as_they_end(make_client):
     assert routes == {URL, "other"}  # neither probes nor this one
 
 
-def test_buckets_hold_all_that_is_not_above_them(make_client):
-    client = make_client(ScriptedBackend())
+def test_buckets_hold_all_that_is_not_above_them(client):
     for number in (1, 2, 3, 60):
         assert post(client, {"max_tokens": number}) == 200
     name = "vllm:request_generation_tokens"
@@ -199,8 +193,7 @@ def test_a_client_that_leaves_is_counted_by_what_its_job_was_at(make_client):
     assert value(found, name, phase="pending") == value(found, name, phase="prefill") == 0
 
 
-def test_a_client_that_leaves_before_the_text_has_left_in_the_queue(make_client):
-    gate = Gate()
+def test_a_client_that_leaves_before_the_text_has_left_in_the_queue(make_client, gate):
     client = make_client(ScriptedBackend(gate=gate), heartbeat=0.05)
     begun(client).close()
     gate.open()
@@ -208,8 +201,7 @@ def test_a_client_that_leaves_before_the_text_has_left_in_the_queue(make_client)
     until(client, lambda now: value(now, name, phase="pending") == 1)
 
 
-def test_a_client_that_stops_reading_what_has_ended_is_none_that_leaves(make_client):
-    gate = Gate()
+def test_a_client_that_stops_reading_what_has_ended_is_none_that_leaves(make_client, gate):
     client = make_client(ScriptedBackend(gate=gate), resume_timeout=60)
     gate.step(2)
     response = begun(client)

@@ -2,20 +2,19 @@
 
 import os
 import sys
-import threading
 import time
 
 import pytest
 import requests
 import werkzeug.serving
 
+from tests.app.client_mode.conftest import QuietHandler, listen
 from tests.app.conftest import make_client, way
-from tests.conftest import ROOT
-from tests.hosts.conftest import wait_for
+from tests.conftest import ROOT, wait_for
 from tests.live.conftest import GUNICORN, Server, free_port
 from tests.llamacpp.model import make
 
-__all__ = ["make_client", "way"]
+__all__ = ["listen", "make_client", "way"]
 
 TIMEOUT = 60_000  # milliseconds that a page may take for what a test waits for
 SIZES = {1440: 900, 820: 1100, 390: 800}  # windows, in pixels
@@ -142,35 +141,20 @@ def helpdesk(request, endless, tmp_path):
     assert helpdesk.stop() == 0, helpdesk.output
 
 
-class Handler(werkzeug.serving.WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log(self, *_):
-        pass
-
-
 @pytest.fixture
-def serve(make_client):
+def serve(make_client, listen):
     """Serve an application over a backend; returns its client, with the address as `url`."""
-    servers = []
 
     def make(backend, **settings):
         client = make_client(backend, **settings)
         server = werkzeug.serving.make_server(
-            "127.0.0.1", 0, client.application, threaded=True, request_handler=Handler
+            "127.0.0.1", 0, client.application, threaded=True, request_handler=QuietHandler
         )
         server.daemon_threads = False  # its end joins them
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        client.url = f"http://127.0.0.1:{server.port}/"
+        client.url = f"http://127.0.0.1:{listen(server).port}/"
         return client
 
-    yield make
-    for server, thread in servers:
-        server.shutdown()
-        thread.join(20)
-        server.server_close()
+    return make
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.hosts.conftest import wait_for
+from tests.conftest import wait_for
 from tests.page.conftest import (
     SIZES,
     begin,

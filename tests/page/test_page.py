@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from switchyard.engine.messages import Chunk, Started
-from tests.hosts.conftest import wait_for
+from tests.conftest import wait_for
 from tests.operations.conftest import KEYS, entry
 from tests.page.conftest import SIZES, answer, begin, chat, complete, reload, say, text_of
 from tests.scripted import Gate, ScriptedBackend, finished, says, ticking

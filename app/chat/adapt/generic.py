@@ -1,5 +1,5 @@
-"""Writes tools, calls and results into the text of a conversation, for models whose chat template
-does not support them. Pure.
+"""Writes tools, calls and results into the text of a conversation, for chat templates that do not
+support these. Pure.
 """
 
 import json
@@ -22,7 +22,7 @@ Escape = Callable[[str], str]
 
 
 class Escaped(str):
-    """Text in which the user's parts are escaped, so that any unescaped tag is a real tag."""
+    """Text in which everything from the user is escaped, so any unescaped tag is a real one."""
 
     __slots__ = ()
 
@@ -69,7 +69,9 @@ def with_offer(
 
 
 def arguments_text(arguments: Any) -> str:
-    """The JSON text of a call's arguments. Arguments that were cut off are already text."""
+    """A call's arguments as JSON text. Arguments that were cut off are already text, and are
+    returned unchanged.
+    """
     if isinstance(arguments, str):
         return arguments
     return json.dumps(arguments, ensure_ascii=False)

@@ -1,5 +1,5 @@
-"""Arranges the roles, calls and identifiers of a conversation in the way that a chat template
-accepts. Pure.
+"""Arranges the roles, calls and identifiers of a conversation so that a chat template accepts them.
+Pure.
 """
 
 from collections.abc import Iterable, Sequence

@@ -25,8 +25,8 @@ def keep_tags(message: Message, tags: Tags, template: str, escape: Escape) -> Me
 
 
 def keep_begun(message: Message, tags: Tags, escape: Escape) -> Message:
-    """The message that the answer continues. If it begins with thoughts, their tags are not
-    escaped.
+    """The message that the answer continues. If the message begins with thoughts, their tags are
+    not escaped.
     """
     content = message.get("content") or ""
     space, start, rest = content.partition(tags.start)

@@ -1,6 +1,4 @@
-"""Finds out what a chat template accepts, and how it writes calls, by rendering small
-conversations.
-"""
+"""Renders small conversations to find out what a chat template accepts, and how it writes calls."""
 
 import itertools
 import re
@@ -58,8 +56,8 @@ def probe(render: Render, source: str) -> tuple[Traits, str | None]:
 
 
 def _with_calls(render: Render, traits: Traits) -> Traits:
-    """The traits, with a way of passing calls that the template renders. Prefers one in which the
-    arguments are rendered as JSON.
+    """The traits, completed with a way of passing calls that makes the template render them.
+    Prefers a way that makes the template render the arguments as JSON.
     """
     outputs: dict[Traits, str] = {}
     for form in itertools.product((False, True), (None, ""), (False, True)):
@@ -84,7 +82,7 @@ def _with_calls(render: Render, traits: Traits) -> Traits:
 
 
 def _completed(render: Render, traits: Traits) -> Traits:
-    """The complete traits of a template that renders one call if it is passed as `traits`
+    """The complete traits of a template that renders one call if the call is passed as `traits`
     describes.
     """
     cut_off = _turn(traits, 1)
@@ -130,7 +128,7 @@ def _body(turn: str, head: str, tail: str) -> str | None:
 
 
 def _is_faithful(render: Render, traits: Traits, format: CallFormat) -> bool:
-    """Whether the template also shows a call next to text, and calls in a second turn."""
+    """Whether the template also shows a call that accompanies text, and calls in a second turn."""
     call, result = _turn(traits, 1)
     beside = {**call, "content": _ANSWER["content"]}
     if not _shows(render, [_USER, beside, result], ["in a stack"]):

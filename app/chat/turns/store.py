@@ -1,4 +1,4 @@
-"""Stored responses, which clients can read again or continue by identifier. Any thread.
+"""Stored responses, which clients can read again or continue by identifier. Thread-safe.
 
 Kept transcripts (`delivery.transcripts`) hold frames of running answers, for readers that come and
 go. Stored responses are complete, and share memory with the responses that continue them, so they
@@ -63,8 +63,8 @@ class StoredTurns:
         return turn if turn is not None and turn.owner == owner else None
 
     def remove(self, identifier: str, owner: str) -> bool:
-        """Deletes a turn of this owner. Returns False if there is no such turn. The text is kept as
-        long as another turn continues the deleted one.
+        """Deletes one of this owner's turns. Returns False if there is no such turn. The text is
+        kept as long as another turn continues the deleted one.
         """
         with self._lock:
             self._forget_old()

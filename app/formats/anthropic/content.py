@@ -159,7 +159,8 @@ Message = Annotated[
 def clean(messages: Any) -> Any:
     """The messages without nulls. Clients send back members such as `"citations": null`.
 
-    Raises ValueError for too many messages or blocks, before the messages themselves are checked.
+    Raises ValueError if there are too many messages or blocks, before the messages themselves are
+    checked.
     """
     if not isinstance(messages, list):
         return messages
@@ -175,8 +176,8 @@ def clean(messages: Any) -> Any:
 
 
 def _clean(value: Any, name: str) -> Any:
-    """The value without nulls, including those inside its list `name`. The input of a call is
-    unchanged, because null is a valid value there.
+    """The value without nulls, including nulls inside the items of its list `name`. The input of a
+    call is unchanged, because null is a valid value there.
     """
     if not isinstance(value, dict):
         return value

@@ -192,7 +192,7 @@ class MessagesBody(HowToThink):
 
     def _beside(self, thinking: dict[str, Any]) -> dict[str, Any]:
         """The parameters for thinking: `thinking`, combined with the other parameters that request
-        thoughts. Raises BadRequest if they differ.
+        thoughts. Raises BadRequest if these parameters contradict each other.
         """
         if self.thinking is None:
             return {}
@@ -226,7 +226,7 @@ class MessagesBody(HowToThink):
     def _system(self) -> str:
         """The system prompt, without the client's billing block.
 
-        That block changes in each turn, so the prefix cache would miss all text after it.
+        That block changes in each turn, so the prefix cache would miss all text after the block.
         """
         if not self.system:
             return ""

@@ -17,7 +17,7 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """The members of a message that are known before it begins."""
+    """The members of a message that are known before the message begins."""
 
     identifier: str
     model: str

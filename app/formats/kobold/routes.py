@@ -211,7 +211,7 @@ def _encode(text: str, name: str, add_bos: bool = True) -> tuple[int, ...]:
 
 
 def _prefix(key: str) -> str:
-    """The common prefix of the identifiers of a client's generations with one `genkey`."""
+    """The prefix shared by the identifiers of a client's generations with one `genkey`."""
     whose = f"{owner_of(flask.request)}\0{key}"
     return f"kobold-{hashlib.sha256(whose.encode(errors='surrogatepass')).hexdigest()[:16]}-"
 

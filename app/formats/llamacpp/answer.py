@@ -1,4 +1,4 @@
-"""Answers requests to llama.cpp's API, streamed or not. Request threads."""
+"""Answers requests to llama.cpp's API, streamed or not. Runs on request threads."""
 
 import uuid
 from functools import partial

@@ -37,7 +37,7 @@ class Slot(TypedDict):
 
 
 def props(model: engine.Engine) -> dict[str, Any]:
-    """The properties of a loaded model. Its name replaces its path, which stays private."""
+    """The properties of a loaded model. The model's name replaces its path, which stays private."""
     name, files = model.config.name, model.model_dir
     return {
         "default_generation_settings": {"n_ctx": model.info.max_seq_len},

@@ -178,7 +178,9 @@ class LlamaCpp(LlamaCppOptions):
     def _read(
         self, pieces: Sequence[int | str], tokenizer: engine.Tokenizer, max_tokens: int
     ) -> tuple[int, ...]:
-        """The tokens of one prompt. Only a text at its beginning gets the BOS token."""
+        """The tokens of one prompt. The BOS token is added only if the prompt begins with a
+        text.
+        """
         token_ids: list[int] = []
         for i, piece in enumerate(pieces):
             if isinstance(piece, int):

@@ -1,4 +1,4 @@
-"""Answers requests to Ollama's API, streamed or not. Request threads."""
+"""Answers requests to Ollama's API, streamed or not. Runs on request threads."""
 
 import logging
 import time
@@ -34,7 +34,9 @@ audit = logging.getLogger("switchyard.audit")
 
 
 def name_of(name: str | None) -> str | None:
-    """The name of a model, without the `:latest` tag unless it is part of a served model's name."""
+    """The name of a model, without the `:latest` tag unless the tag is part of a served model's
+    name.
+    """
     if name is None or not name.endswith(LATEST):
         return name
     try:
@@ -46,7 +48,7 @@ def name_of(name: str | None) -> str | None:
 
 def answer_ollama(request: ChatRequest | GenerateRequest) -> flask.Response:
     """Answers a request, or only loads or unloads the model. Raises the same exceptions as
-    `answer`, and werkzeug's 403.
+    `answer`, and werkzeug's Forbidden.
     """
     request = request.model_copy(update={"model": name_of(request.model)})
     if request.is_empty and request.keep_alive == 0:
@@ -169,7 +171,9 @@ def _done(
 
 
 def one_line(body: dict[str, Any], is_streamed: bool) -> flask.Response:
-    """A response with a single body, which is the whole answer, whether or not it is streamed."""
+    """A response with a single body, which is the whole answer, whether or not the response is
+    streamed.
+    """
     if not is_streamed:
         return json_response(body)
     return flask.Response(dumps(body) + b"\n", mimetype=JSON_LINES.mimetype)

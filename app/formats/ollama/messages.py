@@ -56,7 +56,9 @@ class OllamaMessage(Message):
 
 
 def with_ids(messages: Sequence[OllamaMessage]) -> Iterator[OllamaMessage]:
-    """The messages, completed: each call has an id, and each result has the id of its call."""
+    """The messages, completed so that each call has an id, and each result has the id of its
+    call.
+    """
     number = 0
     calls = _OpenCalls([])
     for message in messages:

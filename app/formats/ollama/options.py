@@ -68,7 +68,7 @@ class Options(OllamaDefaults):
 
 
 def with_options(request: OllamaDefaults, given: Any) -> Any:
-    """The request with the parameters of its `options`. Raises BadRequest."""
+    """The request with the parameters from its `options` object. Raises BadRequest."""
     if not isinstance(given, dict):
         raise BadRequest("options: must be an object", "options")
     with renaming({name: f"options.{name}" for name in given}):

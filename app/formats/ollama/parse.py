@@ -184,7 +184,7 @@ class GenerateRequest(OllamaBody):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no chat template is used."""
+        """Whether the prompt bypasses the chat template."""
         return self.raw or self.suffix is not None
 
     @property

@@ -21,7 +21,7 @@ LINES = Framing(JSON_LINES.frame, JSON_LINES.mimetype, heartbeat=b" ")
 
 @dataclass(frozen=True, slots=True)
 class OllamaHead:
-    """The members of an answer that are known before it begins."""
+    """The members of an answer that are known before the answer begins."""
 
     model: str
     created_at: str  # the same for all bodies, so that consecutive frames differ only in their text
@@ -108,7 +108,7 @@ class OllamaRender:
         return {**body, "message": message, "done": False}
 
     def _told(self) -> dict[str, Any]:
-        """The logprobs since the last body."""
+        """The logprobs of the tokens since the last body."""
         told, self._logprobs = self._logprobs, []
         if not (self._head.has_logprobs and told):
             return {}

@@ -45,8 +45,8 @@ PromptLogprobs = Sequence[engine.TokenLogprob | None]
 
 
 class OpenAIRender(ChoicesRender):
-    """The base class of the renders of completions and chats. Renders choices by index, then the
-    usage.
+    """The base class of the renders of completions and chats. Renders choices in the order of their
+    indexes, then the usage.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _opening(self, index: int, logprobs: PromptLogprobs) -> Iterator[Body]:
-        """The bodies before a choice's first new text. `logprobs`: those of the prompt."""
+        """The bodies before a choice's first new text. `logprobs`: the prompt's logprobs."""
 
     @abc.abstractmethod
     def _more(self, index: int, event: engine.Chunk | engine.Finished) -> Iterator[Body]:
@@ -110,11 +110,11 @@ class OpenAIRender(ChoicesRender):
 
     @abc.abstractmethod
     def _text_body(self, index: int) -> TextBody | None:
-        """Like `text_body`, for a choice that has begun."""
+        """Like `text_body`. Called for a choice that has begun."""
 
     @abc.abstractmethod
     def _behind(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The body after all choices, if the request wants usage."""
+        """The body after all choices, if the request asks for usage."""
 
     @abc.abstractmethod
     def _whole(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class OpenAIRender(ChoicesRender):
         return usage(finished, self._request.num_jobs, self._reasoning_tokens)
 
     def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body with `usage`: null before the end, unless the request wants running usage."""
+        """The body with `usage`: null before the end, unless the request asks for running usage."""
         if not self._request.include_usage:
             return body
         usage = None
@@ -154,8 +154,8 @@ class OpenAIRender(ChoicesRender):
     def _with_tokens(
         self, index: int, token_ids: Sequence[int], bodies: Iterator[Body]
     ) -> Iterator[Body]:
-        """The bodies for an event. If the client wants tokens, the last body contains the tokens of
-        all events since the previous body.
+        """The bodies for an event. If the client asks for tokens, the last body contains the tokens
+        of all events since the previous body.
         """
         if not self._request.return_token_ids:
             yield from bodies

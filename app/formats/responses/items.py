@@ -161,7 +161,7 @@ AnyItem = Annotated[
 def clean(items: list[Any]) -> list[Any]:
     """The items without nulls. Clients send back members such as `"encrypted_content": null`.
 
-    Raises ValueError for too many items or parts, before the items themselves are checked.
+    Raises ValueError if there are too many items or parts, before the items themselves are checked.
     """
     if len(items) > MAX_MESSAGES:
         raise ValueError(f"must have at most {MAX_MESSAGES} items")

@@ -281,7 +281,7 @@ def response(body: dict[str, Any]) -> ResponseRequest:
 
 
 def _given(value: BaseModel) -> dict[str, Any]:
-    """The value as the client gave it."""
+    """The value as the client sent it."""
     return value.model_dump(by_alias=True, exclude_none=True)
 
 

@@ -109,7 +109,9 @@ class ResponseRender:
         yield from self._blocks.close()
 
     def _take_logprobs(self, block: Block) -> list[dict[str, Any]]:
-        """The logprobs of the tokens that a block has gained. Only text blocks have logprobs."""
+        """The logprobs of the tokens that a block has newly gained. Only text blocks have
+        logprobs.
+        """
         taken, self._pending = self._pending, []
         if block.kind != "text":
             return []

@@ -1,4 +1,4 @@
-"""Answers requests with one text prompt, streamed or not. Request threads."""
+"""Answers requests with one text prompt, streamed or not. Runs on request threads."""
 
 from collections.abc import Callable, Mapping
 

@@ -61,7 +61,9 @@ WINDOW = "Number of most recent tokens to which the sampler applies. -1: all. 0:
 
 
 class Switch(NamedTuple):
-    """A sampler's main parameter. If it has the value `off`, the `others` have no effect."""
+    """A sampler's main parameter. If the parameter has the value `off`, the `others` have no
+    effect.
+    """
 
     name: str
     off: float
@@ -80,7 +82,7 @@ class OtherServers(TextRequest):
 
     @classmethod
     def settle(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, without those of inactive samplers, because clients send those too."""
+        """The parameters, without those of inactive samplers, which clients send as well."""
         for switch in cls.switches:
             window = given.get(switch.window) if switch.window else None
             if type(window) is int and window == 0:

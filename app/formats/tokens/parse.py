@@ -1,4 +1,4 @@
-"""Requests about tokens. Pure."""
+"""Requests to tokenize and detokenize. Pure."""
 
 from typing import Any, ClassVar
 

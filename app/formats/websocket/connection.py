@@ -1,4 +1,4 @@
-"""A WebSocket and its socket.
+"""A WebSocket and the socket beneath it.
 
 The request thread reads and writes messages. simple_websocket's own thread receives data, and
 answers pings and the closing handshake.
@@ -25,8 +25,8 @@ _CLOSED = (OSError, simple_websocket.ConnectionClosed, wsproto.utilities.LocalPr
 
 
 class SharedSocket:
-    """A wrapper around the socket, for simple_websocket. Two threads write to it, and each frame is
-    written in one piece.
+    """A wrapper around the socket, for simple_websocket. Two threads write to the socket, and each
+    frame is written in one piece.
 
     The server, not the receiving thread, closes the real socket.
     """
@@ -62,8 +62,8 @@ class SharedSocket:
     # simple_websocket's thread
 
     def recv(self, size: int) -> bytes:
-        """Receives data. First waits while more than MAX_UNREAD bytes have not been read as
-        messages.
+        """Receives data. First waits as long as more than MAX_UNREAD received bytes have not been
+        read as messages.
         """
         self._may_receive.wait()
         data = self._socket.recv(size)
@@ -104,7 +104,7 @@ class Connection:
         self._last_write = time.monotonic()
 
     def wake(self) -> None:
-        """Lets `wait` return. Any thread."""
+        """Makes `wait` return. Any thread may call this method."""
         self._websocket.event.set()
 
     def wait(self, timeout: float) -> None:

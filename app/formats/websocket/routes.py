@@ -27,7 +27,7 @@ blueprint = flask.Blueprint("switchyard_websocket", __name__, url_prefix="/v1")
 def _offer(state: flask.blueprints.BlueprintSetupState) -> None:
     """Accepts the subprotocol that browsers offer along with their API key.
 
-    A browser fails the connection without an accepted subprotocol. The key is never sent back.
+    A browser closes the connection if no subprotocol is accepted. The key is never sent back.
     """
     state.app.config.setdefault("SOCK_SERVER_OPTIONS", {}).setdefault("subprotocols", [SUBPROTOCOL])
 

@@ -53,7 +53,7 @@ class Running:
 
 class Session:
     def __init__(self, connection: Connection, timeout: float) -> None:
-        """`timeout`: seconds without a running generation after which the session ends. 0: no
+        """`timeout`: seconds without a running generation after which the session ends; 0 means no
         limit.
         """
         self._connection = connection
@@ -166,7 +166,7 @@ class Session:
         return Running(identifier, Reader(submitted), model, answer, neutral.told(), account)
 
     def _cancel(self, identifier: parse.Identifier) -> None:
-        """Cancels a generation. An event for its end follows."""
+        """Cancels a generation. The client then gets an event for the generation's end."""
         running = self._running.get(identifier)
         if running is None:
             raise BadRequest(f"id {identifier!r} has no running generation", "id", "unknown_id")

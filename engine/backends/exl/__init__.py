@@ -1,3 +1,1 @@
-"""The parts shared by all backends for ExLlama models, regardless of the library that computes
-them.
-"""
+"""The parts shared by all backends for ExLlama models, whichever library computes the models."""

@@ -14,7 +14,7 @@ from switchyard.engine.model.tokens.decoder import TextDecoder
 
 
 class Detokenizer:
-    """Takes the tokens of one job and returns its text. Engine thread."""
+    """Takes the tokens of one job and returns its text. Used on the engine thread."""
 
     def __init__(
         self,

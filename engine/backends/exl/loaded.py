@@ -33,8 +33,8 @@ class Passes(Protocol):
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
-        (rows,), which are valid until the next draw, or None if the logits come from elsewhere.
+        """Draws from the `logits` that the last `run` returned. Returns coded tokens, (rows,),
+        which are valid until the next draw, or None for any other logits.
         """
 
     def fit(self, length: int) -> int:
@@ -44,7 +44,7 @@ class Passes(Protocol):
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
         """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
-        whether they were computed. `starts`: position of each row's first token; `pages`: cache
+        whether they were computed. `starts`: the position of each row's first token; `pages`: cache
         pages, (rows, pages), int32.
         """
 
@@ -55,7 +55,7 @@ class Passes(Protocol):
 
     @property
     def kept(self) -> KeptWeights:
-        """What `shed` releases."""
+        """The weights that `shed` releases."""
 
     def close(self) -> None:
         """Release everything except the model."""
@@ -99,7 +99,7 @@ class LoadedModel:
 
     @property
     def kept(self) -> KeptWeights:
-        """What `shed` releases."""
+        """The weights that `shed` releases."""
         return KeptWeights() if self.passes is None else self.passes.kept
 
     def unload(self) -> None:

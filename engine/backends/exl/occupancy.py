@@ -1,4 +1,4 @@
-"""Reads how many pages and how much memory is in use."""
+"""Reads how many pages, and how much memory, are in use."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ def occupancy(generator: Any, loaded: LoadedModel) -> Occupancy:
 
 
 def _memory() -> tuple[DeviceMemory, ...]:
-    """The memory of the GPUs in use by this process, as torch reports it. `free` also excludes
-    memory in use by other processes.
+    """The memory of the GPUs that this process uses, as torch reports it. `free` also excludes
+    memory that other processes use.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ()

@@ -1,4 +1,6 @@
-"""The progress of loading a model, reported over HTTP and shown to operators. Engine thread."""
+"""The progress of loading a model, reported over HTTP and shown to operators. Used on the engine
+thread.
+"""
 
 import contextlib
 import logging

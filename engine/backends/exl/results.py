@@ -22,7 +22,9 @@ class JobMoved:
 
 @dataclass(frozen=True, slots=True)
 class PromptComputed:
-    """The prompt is computed up to `done_tokens`, which counts both prompts of a pair."""
+    """The prompt has been computed up to `done_tokens`, which includes the tokens in both prompts
+    of a pair.
+    """
 
     identifier: str
     done_tokens: int

@@ -12,13 +12,14 @@ MAX_SPACE = 64  # characters of white space that may wait for a span to begin
 
 
 class StopSearch:
-    """Takes the text of one job and returns the part that can be sent. Engine thread.
+    """Takes the text of one job and returns the part that can be sent. Used on the engine thread.
 
     The stop string that begins first ends the text, regardless of how tokens divide the text. After
-    a complete stop string, the search therefore waits as long as another one may have begun
-    earlier. A stop string that was complete before `min_new_tokens`, or that touches a span of
-    `Job.spans`, is ordinary text. A stop token that touches a span is ordinary text, too. Whether a
-    token in `unsure` does so is known only once the following text shows whether a span has begun.
+    a complete stop string, the search therefore waits for as long as another stop string may have
+    begun earlier. A stop string that was complete before `min_new_tokens`, or that touches a span
+    in `Job.spans`, is ordinary text. A stop token that touches a span is ordinary text, too.
+    Whether a token in `unsure` does so is known only once the following text shows whether a span
+    has begun.
     """
 
     def __init__(self, job: Job, unsure: Collection[int] = ()) -> None:
@@ -127,7 +128,7 @@ class StopSearch:
         return self._before_space(at), span
 
     def _open_spans(self) -> list[Span]:
-        """Spans that may begin."""
+        """The spans that may begin at this point."""
         return [s for s in self._spans if s.begin and (self._is_first or not s.is_first)]
 
     def _begun_span(self) -> int:
@@ -141,7 +142,7 @@ class StopSearch:
         return least + len(self._text[least:at].rstrip())
 
     def _find_stops(self) -> list[tuple[int, int, str | int]]:
-        """The position and length of the first occurrence of each stop that counts."""
+        """The position and length of each stop string's first occurrence that counts."""
         found: list[tuple[int, int, str | int]] = [t for t in self._tokens if t[0] >= self._start]
         for one in self._stop_strings:
             at = self._text.find(one, max(self._free - len(one) + 1, self._start))

@@ -1,4 +1,6 @@
-"""Runs ExLlamaV2's dynamic generator, with the same code for GPU and CPU. Engine thread only."""
+"""Runs ExLlamaV2's dynamic generator, with the same code for GPU and CPU. Used only on the engine
+thread.
+"""
 
 import gc
 import logging
@@ -274,7 +276,7 @@ class Exl2Backend:
         return Exl2Job(job, stops, sampler, self._detokenizer(job, ends), ends)
 
     def _release(self, identifier: str) -> Exl2Job | None:
-        """Returns the job, if it exists."""
+        """Release the job, if it exists, and return it."""
         job = self._jobs.pop(identifier, None)
         if job is not None:
             self._generator.cancel(job)

@@ -1,4 +1,4 @@
-"""Turns the generator's results into events. Engine thread only."""
+"""Turns the generator's results into events. Used only on the engine thread."""
 
 from switchyard.engine.backends.exl.faults import explain
 from switchyard.engine.backends.exl.results import PromptComputed, PromptScored, TokenTold

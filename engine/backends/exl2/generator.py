@@ -105,8 +105,8 @@ class Generator(HeldGenerator):
 
     def _iterate(self) -> list[Result]:
         started: list[dict[str, Any]] = []
-        self.retry_short()
         self.start_returning()
+        self.retry_short()
         self.iterate_start_jobs(started)
         results = of_library(started)
         self._prefill(results)

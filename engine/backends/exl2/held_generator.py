@@ -1,5 +1,6 @@
-"""The library's generator, with jobs that pause while their rules aren't ready. Engine thread. Such
-a job keeps the logits of its next token, and isn't in any pass until the token is drawn.
+"""The library's generator, with jobs that pause while their rules aren't ready. Used on the engine
+thread. Such a job keeps the logits of its next token, and isn't in any pass until the token is
+drawn.
 """
 
 from typing import Any
@@ -37,8 +38,8 @@ class HeldGenerator(PagingGenerator):
         return sorted(held, key=lambda job: job.held_at)
 
     def hold(self, step: Step | None) -> Step | None:
-        """Returns the rows whose tokens can be drawn now, both of `step` and of those held earlier.
-        Holds the other rows of `step`.
+        """Returns the rows whose tokens can be drawn now, both those of `step` and those held
+        earlier. Holds the other rows of `step`.
         """
         back = [(job, job.held) for job in self.held() if job.sampler.begin()]
         own = [] if step is None else step.jobs

@@ -54,7 +54,7 @@ class Exl2Job(PagedJob):
         return [self._chunk(text, token_ids)] if text or token_ids else []
 
     def hold(self, logits: torch.Tensor) -> None:
-        """Keep the logits of the next token until its rules are ready."""
+        """Keep the logits of the next token until the job's rules are ready."""
         self.held = logits.clone()  # the next pass may overwrite them
         self.held_at = time.monotonic()
 

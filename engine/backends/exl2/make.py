@@ -1,4 +1,4 @@
-"""Creates the generator for a model's settings. Engine thread."""
+"""Creates the generator for a model's settings. Used on the engine thread."""
 
 import math
 from typing import Any

@@ -163,8 +163,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
 
     def row_start(self, length: int) -> int | None:
         """Returns the start of a row of `length` tokens that contains the chunk and whose padding
-        no other job reads. This is `start`, or an earlier position in the same page; None if there
-        is no room.
+        no other job reads. This is `start`, or an earlier position in the same page. Returns None
+        if there is no room.
         """
         [sequence] = self.sequences
         size, end = int(self.generator.page_size), self.start + self.num_next
@@ -200,8 +200,8 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         self._begin_if_done()
 
     def _copy_alike(self, sequence: Any, index: int) -> None:
-        """Copy keys and values from the page with the longest common beginning, like
-        ExLlamaV2DynamicJob.prefill.
+        """Copy keys and values from the page with the longest common beginning, as
+        ExLlamaV2DynamicJob.prefill does.
         """
         pages, size = sequence.allocated_pages, self.generator.page_size
         pages[index].prev_hash = pages[index - 1].phash if index else None
@@ -254,9 +254,9 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
     def _prefill_chunk(self, size: int, results: list[Result]) -> None:
         """Compute a chunk of one sequence, with at most `size` tokens.
 
-        The library's prefill works on whole pages, so it gets a shortened prompt. For a pair, it
-        adds up the progress of both sequences and would never finish a long one, so it gets one
-        sequence at a time.
+        The library's prefill works on whole pages, so it gets a shortened prompt. For a pair, the
+        library adds up the progress of both sequences and would never finish a long one, so it gets
+        one sequence at a time.
         """
         pair, told = self.sequences, list[dict[str, Any]]()  # the library's results
         left = [s for s in pair if s.kv_position < len(s.sequence_ids) - 1]

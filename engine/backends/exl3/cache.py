@@ -1,4 +1,6 @@
-"""exllamav3's paged cache, with the interface that the generator calls. Engine thread."""
+"""exllamav3's paged cache, with the interface that the generator calls. Used on the engine
+thread.
+"""
 
 from typing import Any
 

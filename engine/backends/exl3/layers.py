@@ -1,4 +1,4 @@
-"""An exllamav3 model on one GPU, with all inputs on that GPU. Engine thread."""
+"""An exllamav3 model on one GPU, with all inputs on that GPU. Used on the engine thread."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Loads an EXL3 model and its cache on one GPU. Import it after `install()`. Engine thread."""
+"""Loads an EXL3 model and its cache on one GPU. Import it after `install()`. Used on the engine
+thread.
+"""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""An EXL3 model with the interface that the generator calls. Engine thread."""
+"""An EXL3 model with the interface that the generator calls. Used on the engine thread."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from switchyard.engine.errors import ModelError
 
 
 class Exl3Model:
-    """The model interface that ExLlamaV2DynamicGenerator uses with pages, which is `config` and
+    """The model interface that ExLlamaV2DynamicGenerator uses with pages: `config` and
     `forward_chunk`.
     """
 

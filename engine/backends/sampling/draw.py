@@ -1,7 +1,7 @@
 """Draws the next tokens of all jobs in a batch from their rows of logits, according to each job's
-Sampling. Engine thread. One operation applies a common parameter to all rows; rarer parameters are
-applied row by row. Either way, a row's token depends only on its own logits, settings and random
-numbers.
+Sampling. Used on the engine thread. One operation applies a common parameter to all rows; rarer
+parameters are applied row by row. Either way, a row's token depends only on its own logits,
+settings and random numbers.
 """
 
 import math

@@ -23,8 +23,8 @@ NEGLIGIBLE = 1e-10  # lower probabilities are left out of a sort
 
 
 def top_k(logits: torch.Tensor, count: int | torch.Tensor, max_count: int | None = None) -> None:
-    """Keep the `count` tokens with the highest logits, or all tokens if it is 0. `count` may be a
-    column; `max_count` is then its maximum.
+    """Keep the `count` tokens with the highest logits, or all tokens if `count` is 0. `count` may
+    be a column; `max_count` is then its maximum.
     """
     most = min(max_count if max_count is not None else int(count), logits.shape[-1])
     if most == logits.shape[-1] and not isinstance(count, torch.Tensor):
@@ -117,7 +117,7 @@ def exclude_top_choices(
     logits: torch.Tensor, threshold: float, protected: torch.Tensor | None
 ) -> None:
     """XTC, after its random decision: exclude all tokens with probability >= `threshold` except the
-    least probable one. Excludes no tokens if this would exclude one of the token ids `protected`
+    least probable one. Excludes no tokens if this would exclude one of the `protected` token ids
     (Weidmann 2024, pull request 6335 of text-generation-webui).
     """
     border = logits.logsumexp(-1, keepdim=True) + math.log(threshold)

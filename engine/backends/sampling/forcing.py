@@ -1,4 +1,6 @@
-"""Forces tokens if the model has not written a given text by a limit. Engine thread."""
+"""Forces tokens if the model has not written a given text within a limit. Used on the engine
+thread.
+"""
 
 from switchyard.engine.backends.sampling.rules import Only
 from switchyard.engine.job import Forced

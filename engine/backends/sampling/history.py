@@ -1,4 +1,6 @@
-"""The token ids of the jobs' texts, as rows on the device, for penalties. Engine thread."""
+"""The token ids of the jobs' texts, as rows on the device, for penalties. Used on the engine
+thread.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -11,7 +13,9 @@ GROWTH = 256  # spare tokens in a row, so that rows are rarely replaced
 
 
 class WrittenTokens(Protocol):
-    """A text. Its tokens stay on the device as long as each call to `rows` includes the text."""
+    """A text whose tokens stay on the device for as long as each call to `rows` includes the
+    text.
+    """
 
     token_ids: list[int]  # of prompt and completion; only grows
 

@@ -71,9 +71,9 @@ def penalize_continuations(
     allowed_length: int,
 ) -> None:
     """DRY, for one row. Subtract multiplier * base ** (length - allowed_length) from the logit of
-    each token that would continue a repetition of at least `allowed_length` tokens, where length is
-    the length of the longest such repetition. No repetition extends across a breaker (Weidmann
-    2024, pull request 5637 of text-generation-webui).
+    each token that would continue a repetition of at least `allowed_length` tokens. The length is
+    that of the longest such repetition. No repetition extends across a breaker (Weidmann 2024, pull
+    request 5637 of text-generation-webui).
 
     `token_ids`: (tokens,); `is_breaker`: (vocabulary,).
     """

@@ -31,7 +31,9 @@ class Among:
 
 
 class Rule(Protocol):
-    """Limits the tokens of one job. Engine thread. If a rule raises an exception, the job ends."""
+    """Limits the tokens of one job. Used on the engine thread. If a rule raises an exception, the
+    job ends.
+    """
 
     @property
     def is_ready(self) -> bool:

@@ -1,4 +1,5 @@
-"""The sampling state of one job: its Sampling, random numbers, and tokens so far. Engine thread.
+"""The sampling state of one job: its Sampling, random numbers, and tokens so far. Used on the
+engine thread.
 
 `draw.Draw` makes the draws, for all jobs together.
 """
@@ -102,7 +103,7 @@ class Sampler:
             yield self._first_ids
 
     def is_breaker(self, vocab_size: int) -> np.ndarray:
-        """For each token, whether repetitions end at it for DRY."""
+        """For each token, whether it ends repetitions for DRY."""
         if self._is_breaker is None:
             self._is_breaker = np.zeros(vocab_size, dtype=np.bool_)
             self._is_breaker[list(self.sampling.dry_breakers)] = True

@@ -1,4 +1,4 @@
-"""Copies data between host and device without waiting for the device. Engine thread."""
+"""Copies data between host and device without waiting for the device. Used on the engine thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

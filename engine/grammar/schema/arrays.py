@@ -1,4 +1,4 @@
-"""Rules of an array. Pure."""
+"""Rules for arrays. Does no I/O."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from switchyard.engine.grammar.schema.objects import repetition
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The form of an array. `first` and `rest` are names of rules."""
+    """The shape of an array. `first` and `rest` are names of rules."""
 
     first: Sequence[str]
     rest: str | None  # of all items after the first ones; None if there are none

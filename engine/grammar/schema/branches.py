@@ -1,5 +1,5 @@
-"""Resolves references and combinations in a value's schemas, and divides the schemas by type.
-Pure.
+"""Resolves references and combinations in a value's schemas, and divides the schemas by type. Does
+no I/O.
 """
 
 import json

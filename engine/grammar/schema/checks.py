@@ -1,4 +1,6 @@
-"""Refuses JSON schemas with parts that can't be enforced, and reports where these are. Pure."""
+"""Refuses JSON schemas with parts that can't be enforced, and reports where these are. Does no
+I/O.
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""A JSON schema and all schemas inside it, which can be looked up by location or by reference.
-Pure.
+"""A JSON schema and all schemas inside it, which can be looked up by location or by reference. Does
+no I/O.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -50,7 +50,7 @@ def says_nothing(content: Json, beside: Collection[str] = ()) -> bool:
 
 
 class Document:
-    """All schemas in a document. One thread."""
+    """All schemas in a document. Not thread-safe."""
 
     def __init__(self, root: Any) -> None:
         """Raises InvalidJob for a reference that leads to no schema in the document."""

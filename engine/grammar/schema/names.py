@@ -1,5 +1,5 @@
 """The properties that an object's schemas admit, which are named properties, properties that match
-a pattern, and all others. Pure.
+a pattern, and all others. Does no I/O.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ Make = Callable[[Sequence[Schema]], str]
 
 
 def object_of(branch: Branch, document: Document, make: Make, terminals: Terminals) -> ObjectForm:
-    """The form of a branch's objects. Raises InvalidJob."""
+    """The shape of a branch's objects. Raises InvalidJob."""
     required = _closure(branch)
     names = dict.fromkeys(n for s in branch for n in s.content.get("properties", ()))
     names |= dict.fromkeys(n for s in branch for n in s.content.get("required", ()))

@@ -1,4 +1,4 @@
-"""Rules of numbers. Pure."""
+"""Rules for numbers. Does no I/O."""
 
 import json
 import math
@@ -113,7 +113,9 @@ def _upper(bound: _Bound) -> tuple[Fraction, bool]:
 def numbers(
     branch: Branch, is_integer: bool, values: Sequence[Any] | None, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's numbers, or nothing if no number is possible."""
+    """The alternatives of a rule for a branch's numbers, or an empty list if no number is
+    possible.
+    """
     having = [schema for schema in branch if not schema.content.keys().isdisjoint(BOUNDS)]
     bounds = _Bounds()
     for schema in having:
@@ -141,8 +143,8 @@ def numbers(
 
 
 def _by_decimals(multiple: Fraction) -> list[float]:
-    """A multiple, and its common multiples with each smaller number of decimals. With 0.25 alone,
-    the compiler accepts 1.50, but not 1.5.
+    """The multiple, and the larger multiples of it that have fewer decimals. With 0.25 alone, the
+    compiler accepts 1.50, but not 1.5.
     """
     found = [multiple]
     places, one = Fraction(1, 10), multiple * 10

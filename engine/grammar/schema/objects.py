@@ -1,7 +1,7 @@
-"""Rules of an object. Properties may occur in any order, each at most once, and all required
-properties must occur. Pure. A rule has a parameter, which is a feature of llguidance. The parameter
-has a bit for each property that has occurred. If there is a `minProperties` or `maxProperties`, it
-also counts optional properties.
+"""Rules for objects. Properties may occur in any order, each at most once, and all required
+properties must occur. Does no I/O. A rule has a parameter, which is a feature of llguidance. The
+parameter has a bit for each property that has occurred. With `minProperties` or `maxProperties`,
+the parameter also counts optional properties.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """The form of an object. `values`, and the `value` of each of `others`, are names of rules."""
+    """The shape of an object. `values`, and the `value` of each of `others`, are names of rules."""
 
     values: Mapping[str, str]  # by the property's name, in the schema's order
     required: frozenset[str]
@@ -195,7 +195,7 @@ class _Rules:
         yield f"JSON_COMMA {following}{_if(conditions)}"
 
     def _can_follow(self, i: int, more: int) -> list[str]:
-        """The conditions under which a property may follow. No later block has a required
+        """The conditions under which a property may follow, if no later block has a required
         property.
         """
         required, all_names = self._required(i), len(self.blocks[i])

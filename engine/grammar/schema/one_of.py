@@ -1,4 +1,4 @@
-"""Pairs of options in a oneOf that might share a value. Pure."""
+"""Pairs of options in a oneOf that might share a value. Does no I/O."""
 
 import itertools
 from collections import Counter

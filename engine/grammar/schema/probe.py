@@ -1,4 +1,6 @@
-"""Asks llguidance what a schema's patterns and bounds admit, one byte at a time. Any thread."""
+"""Asks llguidance what a schema's patterns and bounds admit, one byte at a time. Can be used on any
+thread.
+"""
 
 import functools
 import json

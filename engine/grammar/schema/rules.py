@@ -1,6 +1,6 @@
-"""Rules in Lark for the JSON that a schema admits. Pure. There is a rule for each set of schemas
-that a value must match together, so that references, combinations and recursion are handled in the
-same way.
+"""Rules in Lark for the JSON that a schema admits. Does no I/O. There is a rule for each set of
+schemas that a value must match together, so that references, combinations and recursion are handled
+in the same way.
 """
 
 import json
@@ -58,7 +58,7 @@ class _Rule:
 
 
 class Rules:
-    """The rules of one schema, which must have been checked. One thread."""
+    """The rules of one schema, which must have been checked. Not thread-safe."""
 
     def __init__(
         self, document: Document, estimate: Estimate, whitespace: str = WHITESPACE
@@ -204,7 +204,7 @@ class Rules:
         return pairs
 
     def _find_living(self) -> None:
-        """Finds the rules that admit a value, which must be finite."""
+        """Finds the rules that admit at least one finite value."""
         users: dict[str, list[_Rule]] = {}
         for rule in self._by_name.values():
             for name in self._parts_of(rule):
@@ -298,7 +298,7 @@ class Rules:
         return [f"{rule.name}: {' | '.join(dict.fromkeys(alternatives))}", *more], needed
 
     def _name_of(self, name: str) -> str:
-        """The first rule with the same text, if it has only scalars."""
+        """The name of the first rule with the same text, if that rule has only scalars."""
         rule = self._by_name[name]
         if rule.arrays or rule.objects or rule.others:
             return name

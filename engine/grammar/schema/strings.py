@@ -1,4 +1,4 @@
-"""Rules of strings. Pure."""
+"""Rules for strings. Does no I/O."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,9 @@ _PER_PROBE = 2e-3  # seconds
 def strings(
     branch: Branch, values: Sequence[str] | None, terminals: Terminals, estimate: Estimate
 ) -> list[str]:
-    """The part of a rule for a branch's strings, or nothing if no string is possible."""
+    """The alternatives of a rule for a branch's strings, or an empty list if no string is
+    possible.
+    """
     forms = _forms(branch)
     least, most = least_of(branch, "minLength"), most_of(branch, "maxLength")
     if most is not None and most < least:

@@ -1,4 +1,4 @@
-"""The terminals of one grammar for JSON. Pure."""
+"""The terminals of one grammar for JSON. Does no I/O."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ MAX_SPELLED = 8192
 
 
 class Terminals:
-    """The terminals, one for each text, even if the text occurs several times. One thread."""
+    """The terminals, one for each text, even if the text occurs several times. Not thread-safe."""
 
     def __init__(self, whitespace: str = WHITESPACE) -> None:
         self._whitespace = whitespace
@@ -49,8 +49,8 @@ class Terminals:
         return " & ".join([f"/{whole}/", *no_names, *(f"~{one}" for one in excluded)])
 
     def may_spell(self, characters: int) -> bool:
-        """Uses up the budget of characters that may be spelled in every way. Returns False if too
-        little of it is left.
+        """Takes `characters` from the budget of characters that may be spelled in every way.
+        Returns False if too few are left.
         """
         if characters > self._left:
             return False

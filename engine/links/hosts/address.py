@@ -55,7 +55,9 @@ def _is_place(address: str) -> bool:
 
 
 def listen(address: str) -> socket.socket:
-    """Raises ModelError, for example for an address that is open to all networks."""
+    """Returns a socket that listens on the address. Raises ModelError, for example for an address
+    that is open to all networks.
+    """
     check(address)
     try:
         return _listen_at_port(address) if is_tcp(address) else _listen_at_path(address)
@@ -64,7 +66,9 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str, timeout: float) -> socket.socket:
-    """Returns a connected socket without a timeout. Doesn't check who listens. Raises OSError."""
+    """Returns a connected socket without a timeout. Doesn't check which process is listening.
+    Raises OSError.
+    """
     if is_tcp(address):
         host, port = host_and_port(address)
         connection = socket.create_connection((host, port), timeout)

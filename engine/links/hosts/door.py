@@ -93,7 +93,9 @@ class Door:
             self._strangers[connection] = False
 
     def _take_place(self, connection: socket.socket) -> bool:
-        """Returns whether the connection was ended to make room."""
+        """Take the connection's place back. Returns whether the connection was ended to make
+        room.
+        """
         with self._changed:
             self._changed.notify()
             return self._strangers.pop(connection)

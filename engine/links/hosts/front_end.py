@@ -1,4 +1,4 @@
-"""A front end, which is a server from the point of view of a shared engine."""
+"""A front end: a server from the point of view of a shared engine."""
 
 import logging
 import queue

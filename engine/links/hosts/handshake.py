@@ -2,7 +2,7 @@
 
 1. Without a key, each end asks the kernel which user is at the other end.
 2. Both ends send their protocol and a nonce.
-3. The server sends `Hello`, then the engine `Welcome`. Each is JSON, with a proof of the key:
+3. The server sends `Hello`, then the engine sends `Welcome`. Each is JSON, with a proof of the key:
   HMAC-SHA256 over both nonces and the JSON. The server's proof comes first, so that the engine
   proves nothing to a client that lacks the key.
 4. With a key, both derive further keys from it and the nonces, which seal all later messages.
@@ -45,7 +45,7 @@ _FROM_SERVER, _FROM_ENGINE = b"from the server\0", b"from the engine\0"
 def meet_engine(
     connection: socket.socket, key: bytes, hello: Hello
 ) -> tuple[Welcome, Seals | None]:
-    """The server's part. Raises Stranger, OSError, EOFError."""
+    """The server's part of the handshake. Raises Stranger, OSError, EOFError."""
     check_peer(connection, key)
     with _in_time(connection) as until:
         own, other = _exchange(connection, until)
@@ -61,8 +61,8 @@ def meet_engine(
 def meet_server(
     connection: socket.socket, key: bytes, answer: Callable[[Hello], Welcome]
 ) -> tuple[Hello, Seals | None]:
-    """The engine's part. `key` may contain several keys (see `keys_in`). Raises Stranger, OSError,
-    EOFError.
+    """The engine's part of the handshake. `key` may contain several keys (see `keys_in`). Raises
+    Stranger, OSError, EOFError.
     """
     check_peer(connection, key)
     with _in_time(connection) as until:

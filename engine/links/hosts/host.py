@@ -123,9 +123,8 @@ class Host:
 
     def close(self, drain: float = 0.0, timeout: float | None = None) -> bool:
         """Refuse new jobs, and end when the running jobs have ended, but after `drain` seconds at
-        the latest. Servers move jobs that have not begun to another engine, or keep them until an
-        engine is available again. Returns whether everything was released within `timeout` more
-        seconds.
+        the latest. Servers move unstarted jobs to another engine, or keep them until an engine is
+        available again. Returns whether everything was released within `timeout` more seconds.
         """
         with self._changed:
             self._is_draining = True
@@ -257,7 +256,7 @@ class Host:
         self._backlog = Backlog()
 
     def _note(self, event: ThreadEvent) -> None:
-        """Process an event of the engine thread itself."""
+        """Process an event that concerns the engine thread itself."""
         if isinstance(event, PendingList):
             return self._answer(event)
         before = self._standing.state

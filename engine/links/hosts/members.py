@@ -29,13 +29,13 @@ LOOKUP = 1.0  # seconds that `join` waits for a name server
 
 
 class Members:
-    """The engines named by addresses and sources. One thread."""
+    """The engines named by addresses and sources. Not thread-safe."""
 
     def __init__(
         self, at: Sequence[str], check: Callable[[str], None], own: str | None = None
     ) -> None:
         """`check` raises ModelError for an address that no engine can have. `own`: a unique name
-        for this server, by default a random one.
+        for this server, by default a random name.
         """
         self._at = at
         self._check = check

@@ -1,4 +1,4 @@
-"""Converts tokens to text, token by token or all at once. One thread per decoder."""
+"""Converts tokens to text, token by token or all at once. Each decoder belongs to one thread."""
 
 from codecs import utf_8_decode
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +49,8 @@ class TextDecoder:
     becomes one U+FFFD, and the valid characters around it are kept. The library `tokenizers`
     returns the same text, with two exceptions. With byte fallback, it turns each byte in a run into
     U+FFFD, including valid characters, if one byte in the run is invalid. If the characters of an
-    added token are all GPT-2's names of bytes, such as "é", the library reads them as those bytes;
-    here the token stands for the text that it spells.
+    added token are all GPT-2's names of bytes, such as "é", the library reads them as those bytes.
+    Here, the token stands for the text that it spells.
     """
 
     __slots__ = ("_beginning", "_named", "_num_stripped", "_pending", "_pieces")

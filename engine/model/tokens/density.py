@@ -1,4 +1,6 @@
-"""Estimates the minimum number of tokens in a text without encoding it. Any thread."""
+"""Estimates the minimum number of tokens in a text without encoding it. Can be used on any
+thread.
+"""
 
 from collections import deque
 

@@ -23,7 +23,8 @@ _LISTS = ("normalizers", "pretokenizers", "decoders")
 
 def check_growth(tokenizer: tokenizers.Tokenizer) -> None:
     """Raises ModelError if a text could become more than MAX_GROWTH times as long on its way to
-    tokens or back, or if there are too many added tokens or steps to process in each request.
+    tokens or back. Also raises it if there are too many added tokens or steps to process in each
+    request.
     """
     added = tokenizer.get_added_tokens_decoder()
     if len(added) > MAX_ADDED:

@@ -14,7 +14,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in vocabularies wit
 
 
 def read_pieces(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
-    """Returns the bytes by token id, which are empty for special tokens, which aren't text, and for
+    """Returns the bytes by token id. They are empty for special tokens, which aren't text, and for
     ids without a token. Raises ModelError.
     """
     decoders = read_decoders(tokenizer)

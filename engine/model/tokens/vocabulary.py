@@ -1,4 +1,4 @@
-"""Searches the texts of a vocabulary's tokens. Any thread."""
+"""Searches the texts of a vocabulary's tokens. Can be used on any thread."""
 
 import bisect
 import itertools

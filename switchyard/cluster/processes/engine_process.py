@@ -110,7 +110,7 @@ class EngineProcess:
 
     @property
     def fault(self) -> str:
-        """Why the process ended without a call to `end`, or empty if it hasn't."""
+        """Why the process ended without a call to `end`, or an empty string if it hasn't."""
         return "" if self._is_ending or not self.is_over else self._fault
 
     def start(self, ended: Callable[[], None] = lambda: None) -> None:

@@ -28,8 +28,8 @@ class Failures:
         self._cause = cause
 
     def line(self) -> str:
-        """Why the last engine failed, and when another may be started, or empty if none has
-        failed.
+        """Why the last engine failed, and when another may be started, or an empty string if none
+        has failed.
         """
         number, last, reason = self._read()
         if not self.is_pause:

@@ -32,7 +32,7 @@ class Watched:
         explain: Callable[[str], str] = lambda line: "",
     ) -> None:
         """`prepare` runs before each start. `explain` returns the meaning of a line of the
-        program's output, which is printed once per start, or an empty string for nothing to print.
+        program's output, which is printed once per start, or an empty string to print nothing.
         """
         self.name = name
         self._command = list(command)

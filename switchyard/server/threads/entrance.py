@@ -4,8 +4,8 @@ order, without a thread.
 A request holds a place from its dispatch until its jobs are submitted, it has to wait, or it ends.
 Preparing a prompt needs the GIL. If more prompts were prepared at once, none would be ready sooner,
 and the threads that send responses would get the GIL less often. After a request has been refused,
-its place stays empty for as long as the request took, so clients that retry immediately occupy the
-places for at most half of the time.
+its place stays empty for as long as the request took. Clients that retry immediately therefore
+occupy the places for at most half of the time.
 """
 
 import heapq
@@ -34,7 +34,8 @@ class Entrance(Generic[Guest]):
     ) -> None:
         """`begin` gives a request a thread. `turn_away` is called for a request that has waited too
         long or finds `max_waiting` others ahead of it. `forget` is called for a request whose
-        client has left, as `has_left` reports. All may be called on any thread, and must not block.
+        client has left, as `has_left` reports. All three may be called on any thread, and must not
+        block.
         """
         self._begin = begin
         self._turn_away = turn_away
@@ -121,7 +122,7 @@ class Entrance(Generic[Guest]):
 
     def _next(self) -> Guest | None:
         """Returns the first waiting request. Earlier requests whose clients have left are
-        forgotten. Under the lock.
+        forgotten. Called under the lock.
         """
         while self._waiting:
             guest = next(iter(self._waiting))
@@ -132,7 +133,7 @@ class Entrance(Generic[Guest]):
         return None
 
     def _admit(self, now: float) -> list[Guest]:
-        """Returns the requests that begin now. Under the lock."""
+        """Returns the requests that begin now. Called under the lock."""
         while self._rests and self._rests[0] <= now:
             heapq.heappop(self._rests)
         num_free = PLACES - len(self._inside) - len(self._rests)

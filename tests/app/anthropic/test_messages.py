@@ -204,8 +204,7 @@ def test_an_answer_continues_that_of_the_last_message(message):
     assert asked.response.json["content"] == [text("!")]
 
 
-def test_models_are_told_in_the_shape_of_who_asks(make_client):
-    client = make_client(ScriptedBackend())
+def test_models_are_told_in_the_shape_of_who_asks(client):
     headers = {"anthropic-version": "2023-06-01"}
     body = client.get("/v1/models", headers=headers).json
     assert (body["first_id"], body["last_id"], body["has_more"]) == ("scripted", "scripted", False)

@@ -113,8 +113,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_too_long(message):
         ("GET", "/nothing", 404, "not_found_error"),
     ],
 )
-def test_errors_that_no_view_sees_have_the_shape_too(make_client, method, path, status, kind):
-    client = make_client(ScriptedBackend())
+def test_errors_that_no_view_sees_have_the_shape_too(client, method, path, status, kind):
     headers = {} if path.startswith(URL) else {"anthropic-version": "2023-06-01"}
     response = client.open(path, method=method, headers=headers)
     assert error_of(response, status)["type"] == kind
@@ -135,8 +134,7 @@ def test_a_body_that_is_too_long_is_too_large(message):
     ],
     ids=repr,
 )
-def test_each_error_has_its_type(make_client, error, status, kind):
-    client = make_client(ScriptedBackend())
+def test_each_error_has_its_type(client, error, status, kind):
     client.models.lease = Mock(side_effect=error)
     response = client.post(URL, json=HELLO)
     assert error_of(response, status)["type"] == kind

@@ -14,67 +14,43 @@ from switchyard.engine.grammar import constraints
 SCORE = {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 20}
 CLOSED = {"type": "object", "additionalProperties": False}
 NUMBER = {"type": "integer"}
+
+
+def of(names, *required, **more):
+    """A schema of objects with these properties, numbers where no more is said."""
+    properties = names if isinstance(names, dict) else dict.fromkeys(names, NUMBER)
+    more |= {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, **more}
+
+
 SCHEMAS = {
-    "a pattern of one declared name": {
-        **CLOSED,
-        "properties": {"score": SCORE},
-        "patternProperties": {"^score$": NUMBER},
-        "required": ["score"],
-    },
-    "a pattern of declared names": {
-        **CLOSED,
-        "properties": {"a1": NUMBER, "a2": NUMBER},
-        "patternProperties": {"^a[12]$": {"minimum": 3}},
-    },
+    "a pattern of one declared name": CLOSED
+    | of({"score": SCORE}, "score", patternProperties={"^score$": NUMBER}),
+    "a pattern of declared names": CLOSED
+    | of(["a1", "a2"], patternProperties={"^a[12]$": {"minimum": 3}}),
     "a pattern without values": {**CLOSED, "patternProperties": {"^a": False, "^b": NUMBER}},
-    "a pattern that matches all": {
-        "type": "object",
-        "properties": {"a": NUMBER},
-        "patternProperties": {"": NUMBER},
-        "additionalProperties": NUMBER,
-    },
-    "all have come": {**CLOSED, "properties": dict.fromkeys("ab", NUMBER)},
-    "no more": {**CLOSED, "properties": dict.fromkeys("abc", NUMBER), "maxProperties": 2},
-    "no more beside required ones": {
-        "type": "object",
-        "properties": dict.fromkeys("abc", NUMBER),
-        "required": ["b", "c"],
-        "maxProperties": 3,
-    },
-    "just the required ones": {
-        "type": "object",
-        "properties": dict.fromkeys("ab", NUMBER),
-        "required": ["b"],
-        "maxProperties": 1,
-    },
+    "a pattern that matches all": of(
+        "a", patternProperties={"": NUMBER}, additionalProperties=NUMBER
+    ),
+    "all have come": CLOSED | of("ab"),
+    "no more": CLOSED | of("abc", maxProperties=2),
+    "no more beside required ones": of("abc", "b", "c", maxProperties=3),
+    "just the required ones": of("ab", "b", maxProperties=1),
     "none": {"type": "object", "maxProperties": 0},
     "others, counted": {"type": "object", "minProperties": 1, "maxProperties": 2},
-    "names that need others": {
-        **CLOSED,
-        "properties": {"a": NUMBER, "b": NUMBER, "c": {"type": "integer", "enum": []}},
-        "dependentRequired": {"a": ["b"], "b": ["c"]},
-    },
-    "a value that can't be": {
-        **CLOSED,
-        "properties": {"a": {"minimum": 4, "maximum": 3, "type": "number"}, "b": NUMBER},
-    },
-    "no such multiple": {
-        **CLOSED,
-        "properties": {"a": {**SCORE, "minimum": 21, "maximum": 24}, "b": SCORE},
-    },
-    "values of an enum": {
-        **CLOSED,
-        "properties": {"a": {"enum": [1, 2.5, "x", None], "type": ["integer", "string"]}},
-        "required": ["a"],
-    },
+    "names that need others": CLOSED
+    | of(
+        {"a": NUMBER, "b": NUMBER, "c": {"type": "integer", "enum": []}},
+        dependentRequired={"a": ["b"], "b": ["c"]},
+    ),
+    "a value that can't be": CLOSED
+    | of({"a": {"minimum": 4, "maximum": 3, "type": "number"}, "b": NUMBER}),
+    "no such multiple": CLOSED | of({"a": {**SCORE, "minimum": 21, "maximum": 24}, "b": SCORE}),
+    "values of an enum": CLOSED
+    | of({"a": {"enum": [1, 2.5, "x", None], "type": ["integer", "string"]}}, "a"),
     "objects of an enum": {"enum": [{"a": 1}, {"a": 2, "b": 3}, []], "required": ["b"]},
     "parts of a multiple": {"type": "number", "multipleOf": 0.25, "minimum": 1, "maximum": 2},
-    "itself": {
-        "type": "object",
-        "properties": {"a": {"$ref": "#"}, "b": {"anyOf": [{"$ref": "#"}, NUMBER]}},
-        "required": ["b"],
-        "additionalProperties": False,
-    },
+    "itself": CLOSED | of({"a": {"$ref": "#"}, "b": {"anyOf": [{"$ref": "#"}, NUMBER]}}, "b"),
     "items that can't be": {"type": "array", "prefixItems": [NUMBER, False], "items": NUMBER},
 }
 

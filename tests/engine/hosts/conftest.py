@@ -22,3 +22,8 @@ def house(model_path, tmp_path):
 @pytest.fixture
 def at(tmp_path):
     return f"unix:{tmp_path}/engine.sock"
+
+
+@pytest.fixture
+def shared(house):
+    return house()

@@ -18,7 +18,7 @@ from switchyard.engine.messages import Chunk, Failed, Finished, ListPending, Put
 from switchyard.engine.sampling import Sampling
 from tests.engine.hosts.house import connected, link_of, received, told
 from tests.engine.reading import drawn_out, take_all, take_until_text, wait_for_state, wait_until
-from tests.scripted import Gate, ScriptedBackend, count, finished, job, ticking
+from tests.scripted import ScriptedBackend, count, finished, job, ticking
 
 
 def named(one):
@@ -98,8 +98,7 @@ def test_each_lists_the_jobs_of_all_with_their_places_and_may_end_them(house):
     assert bob.cancel("nobody's")  # it can't know
 
 
-def test_what_a_front_end_may_not_say_changes_nothing(house):
-    shared = house()
+def test_what_a_front_end_may_not_say_changes_nothing(shared):
     shared.open(ScriptedBackend(ticking))
     ann, bob = shared.connect(), shared.connect()
     stream = ann.submit([job("a", 1000)])
@@ -132,8 +131,7 @@ def test_a_job_that_asks_for_what_the_engine_does_not_know_is_refused_alone(hous
         assert [one.identifier for one in told(wire, Finished)] == ["a"]
 
 
-def test_an_engine_tells_what_waits_in_all_its_servers(house):
-    shared = house()
+def test_an_engine_tells_what_waits_in_all_its_servers(shared):
     shared.open(ScriptedBackend())
     with connected(shared) as first, connected(shared) as second:
         for wire, number in ((first, 3), (first, 5), (second, 2)):
@@ -168,8 +166,7 @@ def test_what_has_no_text_outlives_the_engine_process(house):
     assert model.state == "ready"
 
 
-def test_an_engine_that_drains_ends_what_it_has_and_gets_nothing_new(house):
-    gate = Gate()
+def test_an_engine_that_drains_ends_what_it_has_and_gets_nothing_new(house, gate):
     shared = house(max_batch_size=1)
     model = shared.serve(count, gate)
     [host] = shared.hosts
@@ -188,9 +185,8 @@ def test_an_engine_that_drains_ends_what_it_has_and_gets_nothing_new(house):
     assert isinstance(take_all(third)[-1], Finished)
 
 
-def test_a_job_that_comes_back_follows_the_one_that_was_lost(house):
+def test_a_job_that_comes_back_follows_the_one_that_was_lost(house, gate):
     """Its connection was lost, and the host knows of the new one first."""
-    gate = Gate()
     backend = ScriptedBackend(named, gate)
     shared = house()
     host = shared.open(backend)

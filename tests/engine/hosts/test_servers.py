@@ -18,7 +18,7 @@ from switchyard.engine.memory import residency
 from switchyard.engine.messages import Finished, PutBack
 from tests.engine.hosts.house import FINGERPRINT, KEY, hello_of, link_of, meeting
 from tests.engine.reading import is_served, take_all, wait_for_state, wait_until
-from tests.scripted import Gate, ScriptedBackend, count, job
+from tests.scripted import ScriptedBackend, count, job
 
 
 def test_a_silent_engine_is_left(house, monkeypatch):
@@ -38,8 +38,7 @@ def test_a_silent_engine_is_left(house, monkeypatch):
     assert isinstance(take_all(stream)[-1], Finished)
 
 
-def test_a_server_tells_why_the_engine_has_ended(house):
-    shared = house()
+def test_a_server_tells_why_the_engine_has_ended(shared):
     with meeting(shared, is_loaded=True) as (model, wire):
         wire.send([messages.Stopped(DeviceLost("the device is lost"))])
         wait_until(model, lambda: model.error is not None)
@@ -63,8 +62,7 @@ def test_a_server_that_may_not_share_it_is_told_and_does_not_start(house, change
     assert shared.at in str(model.error)
 
 
-def test_a_server_waits_for_an_engine_that_is_not_there_yet(house, caplog):
-    shared = house()
+def test_a_server_waits_for_an_engine_that_is_not_there_yet(shared, caplog):
     model = shared.connect(is_waited_for=False)
     assert not model.wait_until_loaded(0.5) and model.state == "loading"
     shared.open(ScriptedBackend())
@@ -72,8 +70,7 @@ def test_a_server_waits_for_an_engine_that_is_not_there_yet(house, caplog):
     assert len([m for m in caplog.messages if "no engine for model scripted" in m]) == 1
 
 
-def test_a_server_tries_again_where_a_full_door_is_closed_on_it(house):
-    shared = house()
+def test_a_server_tries_again_where_a_full_door_is_closed_on_it(shared):
     with address.listen(shared.at) as listener:
         model = shared.connect(is_waited_for=False)
         connection, _ = listener.accept()
@@ -106,8 +103,7 @@ def test_an_engine_that_lets_a_server_in_and_says_no_more_is_given_up(at, monkey
     assert ends == [TimeoutError]
 
 
-def test_each_loss_of_an_engine_begins_with_short_waits(house, monkeypatch, caplog):
-    shared = house()
+def test_each_loss_of_an_engine_begins_with_short_waits(shared, monkeypatch, caplog):
     told, waits = [], []
     link = SocketLink(shared.config, shared.at, b"", FINGERPRINT, told.extend)
     ends = [*[OSError("away")] * 7, "it was cut off", OSError("away"), ModelError("no weights")]
@@ -127,9 +123,8 @@ def test_each_loss_of_an_engine_begins_with_short_waits(house, monkeypatch, capl
     assert isinstance(stopped, messages.Stopped) and str(stopped.error) == "no weights"
 
 
-def test_a_job_is_sent_with_its_age(house):
+def test_a_job_is_sent_with_its_age(shared):
     """Not with the time of a clock that another machine has not."""
-    shared = house()
     with meeting(shared, is_loaded=True) as (model, wire):
         link_of(model).send(messages.Submit(job("a"), time.monotonic() - 7000.0))
         while not (sent := wire.receive_one(20)):
@@ -142,8 +137,7 @@ def test_a_server_needs_no_memory_for_a_shared_engine(model_path):
     assert residency.needed(config) == {}
 
 
-def test_an_engine_that_hangs_is_told_and_taken_back(house):
-    gate = Gate()
+def test_an_engine_that_hangs_is_told_and_taken_back(house, gate):
     shared = house(hang_timeout=0.3, hang_exit=60.0)
     model = shared.serve(count, gate)
     stream = model.submit([job("a")])
@@ -165,8 +159,7 @@ def test_the_numbers_go_on_where_the_connection_was_lost(house):
     assert model.standing.stats.totals.new_tokens == 6
 
 
-def test_the_process_of_an_engine_is_told_as_long_as_it_is_there(house):
-    shared = house()
+def test_the_process_of_an_engine_is_told_as_long_as_it_is_there(shared):
     with meeting(shared, is_loaded=True) as (model, _):
         assert link_of(model).pid == 7
     wait_for_state(model, "recovering")
@@ -182,8 +175,7 @@ def test_the_process_of_an_engine_is_told_as_long_as_it_is_there(house):
     ],
     ids=["cut off while it loads", "ended while it loads", "failed after its load"],
 )
-def test_a_server_goes_on_with_the_next_engine(house, last):
-    shared = house()
+def test_a_server_goes_on_with_the_next_engine(shared, last):
     with meeting(shared) as (model, wire):
         for events in last:
             wire.send(events)
@@ -193,8 +185,7 @@ def test_a_server_goes_on_with_the_next_engine(house, last):
     assert is_served(model)
 
 
-def test_a_server_does_not_wait_for_an_engine_that_can_not_load(house):
-    shared = house()
+def test_a_server_does_not_wait_for_an_engine_that_can_not_load(shared):
     with meeting(shared) as (model, wire):
         wire.send([messages.Stopped(ModelError("no weights"))])
         assert not model.wait_until_loaded(20)

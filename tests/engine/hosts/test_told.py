@@ -12,6 +12,7 @@ from switchyard.engine.links.hosts import front_end
 from switchyard.engine.links.hosts.host import DRAINS, Host
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.stats import Stats
+from tests.conftest import wait_for
 from tests.engine.hosts.house import FINGERPRINT, connected, received
 from tests.scripted import finished, job
 
@@ -221,9 +222,7 @@ def test_a_job_that_waits_for_its_lost_one_goes_with_its_server(one):
         with one.connected() as new:
             one.submit(new, 2)
             assert one.link.sent.count(messages.Cancel("a")) == 1
-        deadline = time.monotonic() + 20  # nothing tells that it has left
-        while one.host._again and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: not one.host._again, 20)  # nothing tells that it has left
         one.end_cancelled(old)
     assert [type(command) for command in one.link.sent].count(messages.Submit) == 1
 

@@ -1,12 +1,12 @@
 """What tests ask of several models at once."""
 
 import threading
-import time
 
 from switchyard import engine
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.thread import EngineThread
 from switchyard.engine.messages import Stopped
+from tests.conftest import wait_for
 from tests.scripted import Gate, ScriptedBackend, job
 
 
@@ -137,13 +137,6 @@ def closed(error=None):
     backend = ScriptedBackend(open_error=error)
     backend.opening.clear()
     return backend
-
-
-def wait_for(condition):
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 class Results(list):

@@ -7,7 +7,8 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.messages import LoadProgress
-from tests.engine.models.asked import closed, end_of, in_threads, no_room, on_gpus, wait_for
+from tests.conftest import wait_for
+from tests.engine.models.asked import closed, end_of, in_threads, no_room, on_gpus
 from tests.engine.reading import take_all
 from tests.scripted import ScriptedBackend, job
 

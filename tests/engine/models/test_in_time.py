@@ -11,7 +11,8 @@ from switchyard import engine
 from switchyard.app.table_settings import TableModel
 from switchyard.engine.messages import LoadProgress
 from switchyard.engine.models import lifecycle
-from tests.engine.models.asked import end_of, in_threads, no_room, wait_for
+from tests.conftest import wait_for
+from tests.engine.models.asked import end_of, in_threads, no_room
 from tests.scripted import Gate, ScriptedBackend, job
 
 # Use

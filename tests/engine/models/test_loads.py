@@ -7,7 +7,8 @@ import pytest
 from switchyard import engine
 from switchyard.engine.messages import Stopped
 from switchyard.engine.models import lifecycle
-from tests.engine.models.asked import end_of, in_threads, wait_for
+from tests.conftest import wait_for
+from tests.engine.models.asked import end_of, in_threads
 from tests.scripted import job
 
 

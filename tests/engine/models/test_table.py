@@ -7,7 +7,8 @@ import pytest
 
 from switchyard import engine
 from switchyard.engine.models.closing import close_all
-from tests.engine.models.asked import end_of, in_threads, wait_for
+from tests.conftest import wait_for
+from tests.engine.models.asked import end_of, in_threads
 
 
 def test_two_models_of_one_name_are_refused(table):

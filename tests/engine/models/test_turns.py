@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from switchyard import engine
-from tests.engine.models.asked import closed, on_gpus, wait_for
+from tests.conftest import wait_for
+from tests.engine.models.asked import closed, on_gpus
 from tests.scripted import ScriptedBackend
 
 

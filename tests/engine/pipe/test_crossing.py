@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -19,7 +18,7 @@ from switchyard.engine.links import pipe
 from switchyard.engine.links.pipe import PipeLink
 from switchyard.engine.links.wire import Wire
 from switchyard.engine.messages import Chunk, Failed, TokenLogprob
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_for
 from tests.engine.pipe.child import Fault, assert_gone, assert_serves, child_of, fatal, seeded
 from tests.engine.reading import take_all, wait_for_state
 from tests.scripted import ScriptedBackend, job, make_again, ticking
@@ -157,10 +156,7 @@ def test_close_does_not_wait_for_a_model_that_loads(make_engine):
 def test_nor_for_one_that_says_all_the_while_that_it_lives(make_engine, caplog):
     model = make_engine(NeverOpen(), start=False, silence_timeout=0.1)
     model.start()
-    deadline = time.monotonic() + 20
-    while "opens" not in caplog.messages:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: "opens" in caplog.messages)
     assert model.close(timeout=20)
 
 

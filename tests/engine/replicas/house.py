@@ -6,29 +6,19 @@ from functools import partial
 from switchyard.engine.config import ModelConfig
 from switchyard.engine.links.replicas import ReplicaLink
 from switchyard.engine.messages import ModelInfo, ReplicaStates, Submit
-from tests.scripted import job
+from tests.scripted import NoLink, job
 
 INFO = ModelInfo(2048, 4096, 256, 16, "scripted")
 
 
-class ToldLink:
+class ToldLink(NoLink):
     """To no thread: a test says what it tells, and reads what it was sent."""
 
     def __init__(self, deliver, at=""):
+        super().__init__()
         self.at = at
         self.tell = lambda *events: deliver(events)
-        self.sent = []
         self.pid = None
-        self.is_started = False
-
-    def start(self):
-        self.is_started = True
-
-    def send(self, command):
-        self.sent.append(command)
-
-    def join(self, timeout=None):
-        return True
 
     @property
     def jobs(self):

@@ -8,13 +8,17 @@ import pytest
 from switchyard import engine
 from switchyard.engine.errors import BatchFailed
 from switchyard.engine.messages import Failed, Finished
-from tests.engine.reading import drawn_out, take_all, take_until_text, wait_for_state
+from tests.engine.reading import drawn_out, take_all, take_until_text, wait_for_state, wait_until
 from tests.scripted import ScriptedBackend, count, job
 
 
 @pytest.fixture
 def link():
     return "replicas"
+
+
+def are_ready(model):
+    return [one.status for one in model.standing.replicas] == ["ready"] * 2
 
 
 def children(model):
@@ -30,10 +34,7 @@ def test_one_of_two_is_lost_with_what_it_had_told_alone(make_engine, number):
         silence_timeout=1.0,
         hang_exit=60.0,
     )
-    with model._changed:
-        assert model._changed.wait_for(
-            lambda: [one.status for one in model.standing.replicas] == ["ready"] * 2, 20
-        )
+    wait_until(model, lambda: are_ready(model))
     streams = [model.submit([job(f"long-{i}", 1000)]) for i in range(4)]
     waiting = [model.submit([job(f"waiting-{i}", 3)]) for i in range(8)]
     for stream in streams:
@@ -50,10 +51,7 @@ def test_one_of_two_is_lost_with_what_it_had_told_alone(make_engine, number):
     streams[3].close()
     if number == signal.SIGSTOP:
         os.kill(lost, signal.SIGCONT)
-    with model._changed:
-        assert model._changed.wait_for(
-            lambda: [one.status for one in model.standing.replicas] == ["ready"] * 2, 60
-        )
+    wait_until(model, lambda: are_ready(model), 60)
 
 
 def test_jobs_outlive_the_only_process(make_engine):

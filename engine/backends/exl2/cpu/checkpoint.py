@@ -1,4 +1,4 @@
-"""The .safetensors files of a model directory, read tensor by tensor."""
+"""The .safetensors files in a model directory, read tensor by tensor."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class Checkpoint:
-    """The tensors of all files of a model, by name."""
+    """The tensors in all files of a model, by name."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
         """`files`: the open file that contains each tensor. Raises ModelError for tensors that a

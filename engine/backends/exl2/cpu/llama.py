@@ -1,5 +1,5 @@
-"""A plain Llama in float32 on the CPU, with the interface that the dynamic generator calls. Engine
-thread.
+"""A plain Llama in float32 on the CPU, with the interface that the dynamic generator calls. Used on
+the engine thread.
 """
 
 import json
@@ -36,8 +36,8 @@ PLAIN: dict[str, object] = {
 
 
 class CpuLlama:
-    """A Llama model with the attributes that ExLlamaV2DynamicGenerator needs in paged mode, which
-    are `config` and `forward_chunk`.
+    """A Llama model with the attributes that ExLlamaV2DynamicGenerator needs in paged mode:
+    `config` and `forward_chunk`.
     """
 
     def __init__(self, config: ExLlamaV2Config) -> None:

@@ -1,4 +1,4 @@
-"""Matches token sequences against cached pages, and held text against stop strings."""
+"""Matches token sequences against cached pages, and held-back text against stop strings."""
 
 import functools
 import itertools
@@ -28,8 +28,8 @@ def partial_strings_match(match: Buffer, offsets: Buffer, strings: Buffer) -> in
     """Returns the index of the first of `strings` that `match` contains; -2 if `match` ends with
     the beginning of one; otherwise -1. The first string with a full *or partial* match decides.
 
-    All text is in UTF-32. `offsets`: int32, in bytes, one more than there are strings. Empty
-    strings are skipped, whereas the C++ code reads past their end.
+    All text is in UTF-32. `offsets`: int32, in bytes; there is one more offset than there are
+    strings. Empty strings are skipped, whereas the C++ code reads past their end.
     """
     text = bytes(match).decode("utf-32-le")
     for string in _unpack(bytes(offsets), bytes(strings)):

@@ -1,5 +1,5 @@
 """Draws among a few candidate tokens, recorded as CUDA graphs that read the logits of decode steps.
-Engine thread.
+Used on the engine thread.
 
 Without a graph, the host launches about twenty small kernels for such a draw, which takes longer
 than the pass of a small model.

@@ -1,4 +1,4 @@
-"""CUDA graphs. Engine thread."""
+"""CUDA graphs. Used on the engine thread."""
 
 import functools
 import threading
@@ -36,7 +36,7 @@ def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
 
 
 def seconds(graph: torch.cuda.CUDAGraph, prepare: Callable[[], object]) -> float:
-    """Returns the seconds that a replay takes, which is the minimum of NUM_TIMES runs. Each run
+    """Returns the seconds that a replay takes, measured as the minimum of NUM_TIMES runs. Each run
     begins with `prepare`.
     """
     times: list[float] = []

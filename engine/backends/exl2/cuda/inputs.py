@@ -1,4 +1,6 @@
-"""The inputs of decode steps on a GPU, at fixed addresses, which graphs need. Engine thread."""
+"""The inputs of decode steps on a GPU, at fixed addresses, which graphs need. Used on the engine
+thread.
+"""
 
 from collections.abc import Sequence
 
@@ -22,7 +24,7 @@ class Inputs:
         self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
 
     def forget(self) -> None:
-        """Call this after the device's copies have been changed."""
+        """Call this after the copies on the device have been changed."""
         self._known_positions = []
         self._known_pages.clear()
 

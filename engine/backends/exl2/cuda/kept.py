@@ -1,9 +1,9 @@
-"""Float16 copies of EXL2 weights, kept in addition to the weights, for passes of many tokens.
-Engine thread.
+"""Float16 copies of EXL2 weights, kept in addition to the weights, for passes of many tokens. Used
+on the engine thread.
 
-Above some number of tokens, exllamav2 unpacks a layer's weights in every pass, which takes longer
-than the products themselves. A kept copy avoids this work. In addition, products with a copy are
-summed in float32, whereas exllamav2 sums in float16.
+Above a certain number of tokens, exllamav2 unpacks a layer's weights in every pass, which takes
+longer than the products themselves. A kept copy avoids this work. In addition, products with a copy
+are summed in float32, whereas exllamav2 sums in float16.
 """
 
 import types

@@ -1,4 +1,4 @@
-"""An exllamav2 model on one GPU, with all inputs on that GPU. Engine thread."""
+"""An exllamav2 model on one GPU, with all inputs on that GPU. Used on the engine thread."""
 
 from typing import Any
 

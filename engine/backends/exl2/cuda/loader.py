@@ -1,4 +1,6 @@
-"""Loads the model and its cache on GPUs, with the first cache mode that fits. Engine thread."""
+"""Loads the model and its cache on GPUs, with the first cache mode that fits. Used on the engine
+thread.
+"""
 
 import gc
 import logging
@@ -166,7 +168,7 @@ def _load(
     num_kept: int,
     reason: str | None = None,
 ) -> LoadedModel:
-    """`configs`: the draft model's configuration, if there is one, followed by the model's.
+    """`configs`: the draft model's configuration, if there is one, followed by the main model's.
     `index`: the index of the GPU with room for everything, or None if there is none. `num_kept`:
     the number of modules with room for a copy of their weights. `reason`: why our own products
     can't be used. Raises ProductsRefused.

@@ -1,7 +1,7 @@
 """Forward passes on one GPU as CUDA graphs, for decode steps and short prompts.
 
 Each layer has about ten kernels, and the host takes longer to launch them than the GPU takes to
-compute them. A graph needs only one launch. Engine thread.
+compute them. A graph needs only one launch. Used on the engine thread.
 """
 
 import functools
@@ -230,8 +230,8 @@ class CapturedPasses:
         return logits[:rows]
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
-        """Draws from `logits`, which the last `run` must have returned. Returns coded tokens,
-        (rows,), which are valid until the next draw, or None if the logits come from elsewhere.
+        """Draws from the `logits` that the last `run` returned. Returns coded tokens, (rows,),
+        which are valid until the next draw, or None for any other logits.
         """
         if self._last is None or logits.data_ptr() != self._graphs[self._last][1].data_ptr():
             return None
@@ -245,7 +245,7 @@ class CapturedPasses:
 
     def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
         """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
-        whether they were computed. `starts`: position of each row's first token; `pages`: cache
+        whether they were computed. `starts`: the position of each row's first token; `pages`: cache
         pages, (rows, pages), int32.
         """
         if not self._layers.have(token_ids):

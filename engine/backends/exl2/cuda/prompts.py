@@ -1,4 +1,4 @@
-"""Forward passes of short prompts, or chunks of prompts, as CUDA graphs. Engine thread.
+"""Forward passes of short prompts, or chunks of prompts, as CUDA graphs. Used on the engine thread.
 
 Launching such a pass kernel by kernel takes the host 7 to 15 ms on an H200, during which no stream
 gets a token. Launching a graph takes 0.25 ms.
@@ -36,8 +36,8 @@ class PromptPasses:
         max_tokens: int,
         device: torch.device,
     ) -> None:
-        """`widths`: the numbers of pages per row for which there are graphs. `max_tokens`: maximum
-        number of tokens in one pass.
+        """`widths`: the numbers of pages per row for which there are graphs. `max_tokens`: the
+        maximum number of tokens in one pass.
         """
         self._max_tokens = min(MAX_TOKENS, max_tokens)
         self._compute = compute
@@ -52,7 +52,7 @@ class PromptPasses:
         self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph] = {}
 
     def capture(self, pool: Any) -> int:
-        """Returns the number of graphs."""
+        """Capture the graphs. Returns their number."""
         self._starts.zero_()  # at a later capture, they are still the last prompt's
         for pages in self._pages.values():
             pages.zero_()
@@ -87,8 +87,8 @@ class PromptPasses:
 
     def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
         """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
-        whether a graph fits. `starts`: position of each row's first token; `pages`: cache pages,
-        (rows, pages), int32.
+        whether a graph fits. `starts`: the position of each row's first token; `pages`: cache
+        pages, (rows, pages), int32.
         """
         num_rows, length = token_ids.shape
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)

@@ -19,8 +19,8 @@ def least_faster(usual: Mapping[int, float], other: Mapping[int, float]) -> int 
 
 class Sizes:
     """Batch sizes and the time that a pass of each size takes. Batches between two sizes are
-    padded. A larger size may be faster, because exllamav2 uses another method above some number of
-    rows.
+    padded. A larger size may be faster, because exllamav2 uses another method above a certain
+    number of rows.
     """
 
     def __init__(self, seconds: Mapping[int, float], max_rows: int) -> None:

@@ -1,6 +1,6 @@
-"""Tensor parallelism, to the extent that exllamav2 0.3.2 supports it. Engine thread. exllamav2 does
-not refuse models that it can't split. Instead, it fails an assertion while loading or in each step,
-omits parts that its kernels don't support, or ends the process.
+"""Tensor parallelism, to the extent that exllamav2 0.3.2 supports it. Used on the engine thread.
+exllamav2 does not refuse models that it can't split. Instead, it fails an assertion while loading
+or in each step, omits parts that its kernels don't support, or ends the process.
 """
 
 from collections.abc import Sequence

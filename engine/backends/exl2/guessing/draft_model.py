@@ -1,5 +1,5 @@
-"""Guesses made by a smaller model, whose cache uses the same pages as the main model's. Engine
-thread.
+"""Guesses made by a smaller model, whose cache uses the same pages as the main model's. Used on the
+engine thread.
 """
 
 import weakref

@@ -1,4 +1,4 @@
-"""A generator that guesses tokens if that saves time. Engine thread."""
+"""A generator that guesses tokens if that saves time. Used on the engine thread."""
 
 import time
 from collections.abc import Sequence

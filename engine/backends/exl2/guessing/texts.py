@@ -1,4 +1,4 @@
-"""Guesses each job's next tokens from the n-grams of its own text. Engine thread."""
+"""Guesses each job's next tokens from the n-grams of its own text. Used on the engine thread."""
 
 import weakref
 from collections.abc import Sequence

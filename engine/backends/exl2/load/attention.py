@@ -1,5 +1,5 @@
 """Corrects the attention windows, and the tables of sines and cosines, that ExLlamaV2 misreads.
-Engine thread.
+Used on the engine thread.
 """
 
 from typing import Any

@@ -78,7 +78,9 @@ def _read(model_dir: ModelDir, device: str) -> ExLlamaV2Config:
 
 
 def _check_files(path: Path) -> None:
-    """Raises ModelError for a damaged file, and includes its name, which the library omits."""
+    """Raises ModelError for a damaged file. The message includes the file's name, which the library
+    omits.
+    """
     for file in sorted(path.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):

@@ -45,7 +45,7 @@ class PagedJob(PromptJob):
 
     @property
     def num_found(self) -> int:
-        """The number of tokens of the job's prompts that were found in the cache when it first
+        """The number of tokens in the job's prompts that were found in the cache when it first
         started.
         """
         if self._num_found is not None:
@@ -54,13 +54,13 @@ class PagedJob(PromptJob):
 
     @property
     def num_cached(self) -> int:
-        """The number of tokens of the prompt that were found in the cache. For a pair, this is the
+        """The number of tokens in the prompt that were found in the cache. For a pair, this is the
         mean of both prompts, but at most the length of the first.
         """
         return min(self.num_found // len(self.sequences), len(self.job.prompt))
 
     def freeze_progress(self) -> None:
-        """Called when pages are released. The reported progress of the prompt then no longer
+        """Called when pages are released. The reported progress of prompt processing then no longer
         changes.
         """
         if self.is_decoding:
@@ -237,7 +237,7 @@ class PagedJob(PromptJob):
 
     def _share_page(self, sequence: Any, index: int) -> None:
         """Make a full page available by its hash, or replace it with an equal page that already
-        exists, like ExLlamaV2DynamicJob.receive_sample.
+        exists, as ExLlamaV2DynamicJob.receive_sample does.
         """
         pages, generator = sequence.allocated_pages, self.generator
         page, size = pages[index], generator.page_size

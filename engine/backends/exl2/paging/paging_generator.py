@@ -1,4 +1,6 @@
-"""The library's generator, with jobs that take pages as they need them. Engine thread."""
+"""The library's generator, with jobs that take pages as they need them. Used on the engine
+thread.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,9 +25,9 @@ class PagingGenerator(PromptGenerator):
     def __init__(
         self, device: torch.device, passes: Passes | None, work: Work, **settings: Any
     ) -> None:
-        """`work`: counters to add to; `settings`: the library's settings."""
+        """`work`: the counters to increment; `settings`: settings of the library's generator."""
         self.parked: list[PagedJob] = []
-        self._short: list[PagedJob] = []  # that lack a page
+        self._lacks_pages = False  # whether a job is short
         self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)
         self._work = work
@@ -53,8 +55,8 @@ class PagingGenerator(PromptGenerator):
         super().clear_queue()
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job has a place in the batch, free pages to start with, and a part of the
-        next iteration's budget of prompt tokens. Half of the pages that the running jobs are
+        """Whether there is a place in the batch for the job, free pages for its start, and a share
+        of the next iteration's budget of prompt tokens. Half of the pages that the running jobs are
         expected to need must stay free. A job has no room while a job of the same or a higher
         priority is parked.
         """
@@ -76,7 +78,7 @@ class PagingGenerator(PromptGenerator):
         return job.num_pages(self.page_size, min(job.max_new_tokens, 1) + self.num_draft_tokens)
 
     def _expected_tokens(self) -> int:
-        """New tokens that started jobs are still expected to generate."""
+        """The number of new tokens that started jobs are still expected to generate."""
         return sum(
             max(other.job.expected_tokens - other.num_sampled, 0) * len(other.sequences)
             for other in (*self.active_jobs, *self.pending_jobs)
@@ -86,7 +88,7 @@ class PagingGenerator(PromptGenerator):
         """Returns the first parked job of the highest priority, if it can return now. Running jobs
         that lack a page come first.
         """
-        if not self.parked or self.pending_jobs or self._short:
+        if not self.parked or self.pending_jobs or self._lacks_pages:
             return None
         job = min(self.parked, key=lambda one: (-one.job.priority, one.serial_number))
         has_pages = job.current_new_pages_required() <= len(self.unreferenced_pages)
@@ -105,7 +107,6 @@ class PagingGenerator(PromptGenerator):
         most recent token. Parks jobs, possibly some of these, to make room. No draw may be in
         progress.
         """
-        short = [job for job in self._short if job.is_short]
         for job in jobs:
             while job.is_active and not job.reach(num_tokens, self.pool):
                 other = self._choose()
@@ -114,14 +115,16 @@ class PagingGenerator(PromptGenerator):
                 self.park(other)
         for job in jobs:
             job.is_short = job.is_active and not job.reach(num_tokens, self.pool)
-        self._short = short + [job for job in jobs if job.is_short]
+            self._lacks_pages |= job.is_short
         return [job for job in jobs if job.is_active and not job.is_short]
 
     def retry_short(self) -> None:
-        """Lets jobs that lack a page try again if there is one, or if a job can be parked now."""
-        self._short = [job for job in self._short if job.is_active and job.is_short]
-        if self._short and (self.unreferenced_pages or self._choose() is not None):
-            for job in self._short:
+        """Lets jobs that lack a page try again if there is one, or if a job can be parked now. Call
+        this after `start_returning`.
+        """
+        if self._lacks_pages and (self.unreferenced_pages or self._choose() is not None):
+            self._lacks_pages = False
+            for job in self.active_jobs:
                 job.is_short = False
 
     def park(self, job: PagedJob) -> None:
@@ -137,11 +140,11 @@ class PagingGenerator(PromptGenerator):
         return moves
 
     def _choose(self) -> PagedJob | None:
-        """Returns the job to park for a page. Among the jobs of the lowest priority, this is the
-        newest one of the client with the most pages. None if the page has to wait.
+        """Returns the job to park to free a page. Among the jobs of the lowest priority, this is
+        the newest job of the client with the most pages. Returns None if no job can be parked now.
         """
         others = [job for job in self.active_jobs if job.is_scored]
-        lowest = min(job.job.priority for job in others)
+        lowest = min((job.job.priority for job in others), default=0)  # same: 0, others are none
         choice = [job for job in others if job.job.priority == lowest and job.may_be_parked]
         pages: Counter[str] = Counter()
         for job in self.active_jobs:

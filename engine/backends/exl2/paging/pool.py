@@ -1,4 +1,4 @@
-"""The pages that no job uses, in the order in which jobs take them. Engine thread."""
+"""The pages that no job uses, in the order in which jobs take them. Used on the engine thread."""
 
 from collections import deque
 from typing import Any
@@ -16,8 +16,8 @@ class Pool:
         self._order: deque[tuple[int, Any]] = deque()
 
     def take(self) -> Any | None:
-        """Returns a page for one job; None if no page is left. While `can_revert` is set, releasing
-        the page restores its former content.
+        """Returns a page for one job, or None if no page is left. While `can_revert` is set,
+        releasing the page restores its former content.
         """
         generator = self._generator
         if not generator.unreferenced_pages:

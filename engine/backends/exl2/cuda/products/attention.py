@@ -1,5 +1,5 @@
 """Attention over a paged cache with flash-attn, and the norm before it, for layers whose matrix
-products this package computes. The layers are plain, as engine/memory/unpacked.py defines them.
+products this package computes. All layers are plain in the sense of engine/memory/unpacked.py.
 """
 
 import functools

@@ -1,5 +1,5 @@
-"""Compares our matrix products with exllamav2's, both before and after replacing them. Engine
-thread.
+"""Compares our matrix products with exllamav2's, both before and after replacing them. Used on the
+engine thread.
 """
 
 from collections.abc import Sequence

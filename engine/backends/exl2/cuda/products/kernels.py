@@ -1,4 +1,6 @@
-"""Compiles and loads the kernels of one GPU, and launches them with tensors. Engine thread."""
+"""Compiles and loads the kernels for one GPU, and launches them with tensors. Used on the engine
+thread.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -78,7 +80,7 @@ class Kernels:
         norm: Norm | None = None,
         is_natural: bool = False,
     ) -> torch.Tensor:
-        """Returns silu(first product) * second product, of matrices of the same size."""
+        """Returns silu(first product) * second product, for two matrices of the same size."""
         rows, columns = len(inputs[0]), matrices[0].columns
         both = torch.empty((2, rows, columns), dtype=torch.half, device=inputs[0].device)
         if rows <= tilings.PAIRED_ROWS:
@@ -95,7 +97,9 @@ class Kernels:
         return tilings.choose(rows, tiles, self.multiprocessors)
 
     def _multiply_by(self, found: params.Multiply, tiling: Tiling) -> bool:
-        """Returns whether there was enough workspace."""
+        """Compute the products, unless the workspace is too small. Returns whether they were
+        computed.
+        """
         found.ws, found.counters = self._space.data_ptr(), self._counters.data_ptr()
         tiling = params.fitting(found, tiling, self._most_shared)
         function, shared = self._function(tiling), params.shared_bytes(found, tiling)
@@ -121,8 +125,8 @@ class Kernels:
             kernel.launch(grid, threads, shared, found, stream)
 
     def _function(self, tiling: Tiling) -> driver.Kernel:
-        """Returns the function, which is loaded at first use, during the comparison with
-        exllamav2's products.
+        """Returns the function. It is loaded at first use, during the comparison with exllamav2's
+        products.
         """
         key = tiling._replace(blocks=0)
         if key not in self._multiply:

@@ -1,4 +1,4 @@
-"""Layers that use our own matrix products instead of exllamav2's. Engine thread.
+"""Layers that use our own matrix products instead of exllamav2's. Used on the engine thread.
 
 Each of exllamav2's matrices is freed as soon as ours is laid out, so there are never two copies of
 the whole model.
@@ -196,9 +196,7 @@ class OwnProducts:
     def _normed(
         self, own: Any, flat: torch.Tensor, orders: Sequence[torch.Tensor], number: int
     ) -> tuple[list[torch.Tensor], dict[str, Any]]:
-        """Returns what each of `number` matrices is multiplied by, and the options of their
-        product.
-        """
+        """Returns the input of each of `number` matrices, and the options of their product."""
         norm = (own.pre_layernorm.weight, own.pre_layernorm.variance_epsilon)
         if is_staged(*flat.shape):
             return [flat] * number, {"norm": norm, "is_natural": True}

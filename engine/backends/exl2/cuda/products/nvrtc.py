@@ -25,7 +25,7 @@ HEADERS = ("instructions.cuh", "halves.cuh", "weights.cuh")
 
 
 class Compiler:
-    """Raises Unavailable if NVRTC can't be loaded."""
+    """NVRTC, loaded as a library. Raises Unavailable if it can't be loaded."""
 
     def __init__(self) -> None:
         self._library = _load()
@@ -34,8 +34,8 @@ class Compiler:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, name: str, options: Sequence[str]) -> bytes:
-        """Returns the compiled code of a source file in this folder. Any thread. Raises
-        Unavailable.
+        """Returns the compiled code of a source file in this folder. Can be called on any thread.
+        Raises Unavailable.
         """
         rtc, program = self._library, ctypes.c_void_p()
         texts = [(HERE / header).read_bytes() for header in HEADERS]
@@ -69,7 +69,7 @@ class Compiler:
 
 
 class Code:
-    """Compiled sources for one type of GPU, kept in files. Any thread."""
+    """Compiled sources for one type of GPU, kept in files. Can be used on any thread."""
 
     def __init__(self, card: str, capability: tuple[int, int], driver_version: str) -> None:
         """Raises Unavailable without NVRTC."""

@@ -1,4 +1,6 @@
-"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products and why."""
+"""Finds out, before a model is loaded, whether it must keep exllamav2's matrix products and, if so,
+why.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,5 @@
-"""Puts our matrix products into a loaded model after comparing them with exllamav2's. Engine
-thread.
+"""Puts our matrix products into a loaded model after comparing them with exllamav2's. Used on the
+engine thread.
 """
 
 import logging
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 def take_over(model: Any, cache: Any, kernels: Kernels, modules: list[Any]) -> OwnProducts:
     """Replace exllamav2's products in `modules`, whose weights are EXL2. Overwrites the first pages
-    of the cache. Raises ProductsRefused; if it does, the model must be reloaded.
+    of the cache. Raises ProductsRefused, after which the model must be reloaded.
     """
     begin = time.monotonic()
     products = OwnProducts(model, cache, kernels)

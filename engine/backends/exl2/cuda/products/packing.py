@@ -75,7 +75,7 @@ class Packed:
 
 
 def read_groups(numbers: Sequence[int], num_words: int) -> tuple[tuple[int, int], ...]:
-    """Returns (bits, rows) of each group. `numbers`: exllamav2's `q_groups`; `num_words`: the
+    """Returns (bits, rows) for each group. `numbers`: exllamav2's `q_groups`; `num_words`: the
     number of words in a column.
     """
     bits = numbers[::2]

@@ -16,8 +16,8 @@ _u32, _pointer = ctypes.c_uint32, ctypes.c_void_p
 
 
 class Tiling(NamedTuple):
-    """How a product is computed, as the macros of multiply.cu, and `blocks`, the number of blocks
-    on each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
+    """How a product is computed: the macros of multiply.cu, and `blocks`, the number of blocks on
+    each multiprocessor. A negative `blocks` means at most that many blocks, chosen so that the
     tiles are divided evenly.
     """
 
@@ -166,7 +166,7 @@ def shared_bytes(params: Multiply, tiling: Tiling) -> int:
 
 
 def fitting(params: Multiply, tiling: Tiling, most_shared: int) -> Tiling:
-    """Returns the tiling with as many stages as fit into shared memory, and at least two."""
+    """Returns the tiling with as many stages as fit into shared memory, but at least two."""
     while tiling.STAGES > 2 and shared_bytes(params, tiling) > most_shared:
         tiling = tiling._replace(STAGES=tiling.STAGES - 1)
     return tiling
