@@ -1,5 +1,6 @@
 """What each route that generates does, by its contract: a new format's join by themselves."""
 
+import time
 import typing
 
 import pytest
@@ -105,11 +106,19 @@ def test_a_failure_has_its_status_or_is_told_in_the_stream_behind_text(
             assert "no luck" in response.text and code in response.text, path
 
 
+def prompt_without_end(job):
+    yield engine.Started(job.identifier)
+    while True:
+        time.sleep(0.001)
+        yield engine.Prefill(job.identifier, 0, 1, 0)
+
+
 @pytest.mark.parametrize("setting", ["queue_timeout", "first_token_timeout"])
 def test_what_only_waited_has_the_status_of_its_deadline(make_client, gate, setting):
-    client = make_client(ScriptedBackend(gate=gate), **{setting: 0.05})
+    is_queued = setting == "queue_timeout"
+    backend = ScriptedBackend(gate=gate) if is_queued else ScriptedBackend(prompt_without_end)
+    client = make_client(backend, **{setting: 0.05})
     for asked in generating(client):
-        gate.step(setting == "first_token_timeout")
         assert ask(client, *asked).status_code == 408, asked
 
 
