@@ -74,7 +74,7 @@ class Switchyard:
         """
         if HOST in app.extensions:
             raise RuntimeError(
-                f"the application {app.name} already has Switchyard: use the existing extension"
+                f"the application {app.name} already has a Switchyard extension: use that one"
             )
         config = {k: v for k, v in app.config.items() if k.startswith(PREFIX)}
         url, key = config.pop(URL, None), config.pop(KEY_VARIABLE, None)

@@ -166,7 +166,9 @@ class Incoming:
             raise reason.error from None
         except (urllib3.exceptions.HTTPError, OSError) as reason:
             if not self._is_dropped:
-                logger.warning("%s was lost during its response: %s", self._url, reason)
+                logger.warning(
+                    "the connection to %s was lost during its response: %s", self._url, reason
+                )
             raise engine.Closed(
                 "the connection to the models' server was lost during its response"
             ) from reason

@@ -186,7 +186,7 @@ class PlacedJobs:
         return is_full and any(not one.is_full for one in others)
 
     def _wait_again(self, placed: Placed, out: list[Event]) -> None:
-        """Let a job that has no text and no replica any longer wait for another replica."""
+        """Requeue a job that has no text and has lost its replica, so that it waits for another."""
         placed.replica = None
         if placed.is_cancelled:
             out.append(self._end_cancelled(placed))

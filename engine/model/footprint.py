@@ -165,5 +165,5 @@ def _fixed(shape: Shape, found: Lengths) -> int:
 
 
 def _unpacked(num_in: int, num_out: int) -> int:
-    """The bytes of a float16 matrix whose rows are padded to multiples of 32 numbers."""
+    """The size in bytes of a float16 matrix whose rows are padded to multiples of 32 numbers."""
     return 2 * min(num_in * (num_out + -num_out % 32), MAX_UNPACKED)

@@ -284,9 +284,9 @@ class Lifecycle:
             try:
                 self._start(again, load)
             except EngineError as reason:
-                message = f"{error}; and the former model could not be loaded again: {reason}"
+                message = f"{error}; and the previous model could not be loaded again: {reason}"
                 raise ModelError(message) from reason
-            raise type(error)(f"{error}; the former model is loaded again") from error
+            raise type(error)(f"{error}; the previous model has been loaded again") from error
 
     def _close_soon(self, engine: Engine) -> None:
         name = f"close-{engine.config.name}"

@@ -91,7 +91,7 @@ def _try(path: str, readers: list[Reader], tell: Callable[[str], None]) -> None:
     begin = time.process_time()
     tokenizer = Tokenizer(model_dir)
     if time.process_time() - begin > MAX_READING:
-        raise ModelError(f"{path}: reading tokenizer.json takes more than {MAX_READING} s")
+        raise ModelError(f"{path}: reading tokenizer.json took more than {MAX_READING} s")
     for text in _texts(Path(path, "tokenizer.json").read_text()):
         token_ids = tokenizer.encode(text, MAX_GROWTH * len(text))
         tokenizer.decode(token_ids)

@@ -44,7 +44,7 @@ LOOKED_AT = (
 
 def test_a_second_extension_is_refused_and_the_first_goes_on(make_host, model_path):
     app, first = make_host()
-    with pytest.raises(RuntimeError, match="already has Switchyard"):
+    with pytest.raises(RuntimeError, match="already has a Switchyard extension"):
         Switchyard(app, model=model_path, url_prefix="/other")
     assert first.generate("x", max_tokens=2).completion_tokens == 2
     assert app.test_client().get("/other/health/live").status_code == 404

@@ -40,7 +40,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
 
     def defrag_cache(self) -> None:
         """Does nothing. Each page is found through a table, so its location in memory doesn't
-        matter (docs/decisions.md). Besides, the library's kernel fails with a misaligned address if
+        matter (docs/decisions.md). The library's kernel also fails with a misaligned address if
         the cache is quantized and the width of keys is not a multiple of 128.
         """
 

@@ -40,7 +40,7 @@ def check_ids(num_tokens: int, added: Container[int], model_dir: ModelDir) -> No
     """Raises ModelError for tokens outside the vocabulary of the weights, except for added tokens,
     because some files contain an added token for padding.
 
-    `num_tokens`: one more than the highest id of a token.
+    `num_tokens`: one more than the highest token id.
     """
     size = model_dir.vocab_size
     if size is None:

@@ -70,7 +70,7 @@ def quantized(**changes):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"architectures": ["Qwen3NextForCausalLM"]}, "keeps a state for each text"),
+        ({"architectures": ["Qwen3NextForCausalLM"]}, "keeps a state for each sequence"),
         ({"architectures": ["Qwen3VLForConditionalGeneration"]}, "is not supported with ExLlamaV3"),
         ({"architectures": ["NewForCausalLM"]}, "is unknown to ExLlamaV3"),
         (quantized(bits=9), "bits of EXL3 weights is 9, but must be from 1 to 8"),
@@ -79,7 +79,7 @@ def quantized(**changes):
         ({"without": [f"{MATRIX}.suh"]}, f"lack {MATRIX}.suh"),
         ({"without": [f"{MATRIX}.svh"]}, f"lack {MATRIX}.svh"),
         ({"without": [f"{MATRIX}.trellis"]}, f"lack {MATRIX}.trellis"),
-        ({**FLOAT, "architectures": ["GptOssForCausalLM"]}, "keeps a state for each text"),
+        ({**FLOAT, "architectures": ["GptOssForCausalLM"]}, "keeps a state for each sequence"),
         ({**FLOAT, "architectures": ["DeepseekV3ForCausalLM"]}, "is not supported with ExLlamaV3"),
         ({"architectures": ["LlamaForCausalLM"] * 2}, "architectures must name one"),
         ({"architectures": "LlamaForCausalLM"}, "architectures must name one"),
