@@ -98,7 +98,7 @@ def check_exl3(model_config: dict[str, Any]) -> None:
     name = architecture_of(model_config)
     if name in STATEFUL:
         raise ModelError(
-            f"{name} keeps a state for each sequence, which is not yet supported. ExLlamaV3 supports"
+            f"{name} keeps a state for each sequence, and isn't supported yet. ExLlamaV3 serves"
             f" {', '.join(PLAIN)}"
         )
     if name not in PLAIN:
