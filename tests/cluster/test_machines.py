@@ -10,7 +10,8 @@ import pytest
 
 from tests.cluster.machines import MODEL, NET
 from tests.cluster.outcome import nothing_lost, pids, some_lost
-from tests.cluster.test_engine_process import is_there, wait_until
+from tests.cluster.test_engine_process import is_there
+from tests.conftest import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -32,7 +33,7 @@ def test_a_killed_process_loses_its_streams_alone_and_is_replaced(field, what):
         pid, _, jobs = field.an_engine()
         began = time.time()
         field.kill(pid if what == "engine" else field.supervisor_of(pid))
-        wait_until(lambda: not is_there(pid))
+        wait_for(lambda: not is_there(pid))
         field.wait_for_engines(2, [pid])
     some_lost(result, began, 5, jobs)
 
@@ -107,7 +108,7 @@ def test_a_cut_cable(field):
     some_lost(result, began, 2.0 + 5, jobs, len(gone) == 2)
     field.wait_for_nodes(3)
     field.wait_for_engines(2)
-    wait_until(lambda: not any(map(is_there, pids(gone))))
+    wait_for(lambda: not any(map(is_there, pids(gone))))
 
 
 def test_another_key_is_named_and_changes_nothing(field):

@@ -15,8 +15,8 @@ from switchyard.engine.model.contents import fingerprint
 from tests.cluster.field import HEAD, NODE
 from tests.cluster.machines import MODEL, NET
 from tests.cluster.outcome import nothing_lost, pids, some_lost
-from tests.cluster.test_engine_process import is_there, wait_until
-from tests.conftest import DEMO
+from tests.cluster.test_engine_process import is_there
+from tests.conftest import DEMO, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -81,7 +81,7 @@ def test_a_machine_whose_model_is_emptied_keeps_its_engine_and_starts_no_other(f
     assert {one[:2] for one in field.wait_for_engines(3)} == three
     field.kill(pid)
     fault = f"{NET}.3: {DEMO} has no model, but apply ran with {fingerprint(Path(DEMO))}"
-    wait_until(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
+    wait_for(lambda: fault in " ".join(field.machines.status()["models"][MODEL]["faults"]), 60)
     two = {one[:2] for one in field.wait_for_engines(2)}
     field.check_serving()
     assert two == three - {(at, pid)}
@@ -115,8 +115,8 @@ def test_a_head_that_was_killed_is_followed_by_another(field):
     with field.load(120, 200, 10.0) as result:
         [head] = field.machines.pids(1, HEAD)
         field.kill(head)
-        wait_until(lambda: not field.machines.pids(1, "gcs_server"))
-        wait_until(lambda: not field.machines.pids(1, "switchyard.cluster.follower"))
+        wait_for(lambda: not field.machines.pids(1, "gcs_server"))
+        wait_for(lambda: not field.machines.pids(1, "switchyard.cluster.follower"))
         field.start_head("--engines", "1")
         field.wait_for_nodes(3)
     nothing_lost(result)
@@ -133,7 +133,7 @@ def test_a_head_with_an_engine_takes_it_along(field):
         [jobs] = [one[3] for one in field.on(1)]
         began = time.time()
         field.kill_state()
-        wait_until(lambda: not is_there(own[1]))
+        wait_for(lambda: not is_there(own[1]))
         field.wait_for_engines(5, [own[1]], 240)
     some_lost(result, began, 2.0 + 5, jobs)
     assert set(pids(five)) - {own[1]} < set(pids(field.engines()))

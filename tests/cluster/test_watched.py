@@ -9,7 +9,8 @@ import pytest
 
 from switchyard.cluster.processes import watched
 from switchyard.cluster.processes.watched import Watched
-from tests.cluster.test_engine_process import is_there, wait_until
+from tests.cluster.test_engine_process import is_there
+from tests.conftest import wait_for
 
 # Starts a process that ignores everything but SIGKILL, says its number, and goes on.
 LEAVES = """
@@ -63,7 +64,7 @@ def test_a_program_that_ends_is_started_again_and_leaves_nothing(watch, capfd):
     assert "switchyard: it ended with status 5; restarting in 1 s" in told + out + err
     assert len(prepared) >= 3
     for pid in started(told + out):
-        wait_until(lambda pid=pid: not is_there(pid))
+        wait_for(lambda pid=pid: not is_there(pid))
 
 
 def test_what_cannot_be_started_is_said_and_tried_again(watch, capfd):
@@ -83,7 +84,7 @@ def test_a_stop_ends_all_that_a_program_has_started(watch, capfd):
     one = watch("stays")
     [pid] = started(gather(capfd, "", 1))
     one.stop()
-    wait_until(lambda: not is_there(pid))
+    wait_for(lambda: not is_there(pid))
     assert "starts again" not in capfd.readouterr().err
 
 
@@ -113,7 +114,7 @@ def test_a_killed_watcher_ends_its_program(tmp_path):
         open(tmp_path / "log", "wb") as log,
         subprocess.Popen([sys.executable, "-c", WATCHES], stdout=log, stderr=log) as watcher,
     ):
-        wait_until(lambda: started((tmp_path / "log").read_text()))
+        wait_for(lambda: started((tmp_path / "log").read_text()))
         [pid] = started((tmp_path / "log").read_text())
         watcher.kill()
-        wait_until(lambda: not is_there(pid))
+        wait_for(lambda: not is_there(pid))
