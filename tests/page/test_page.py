@@ -167,7 +167,7 @@ def test_the_state_of_the_server_changes_under_load(visit, page):
     finally:
         gate.open()
     page.get_by_text("0 running, 0 waiting").wait_for()
-    page.get_by_role("img", name=re.compile("Tokens a second")).wait_for()
+    page.get_by_role("img", name=re.compile("Tokens per second")).wait_for()
     assert page.locator(".chart").text_content().endswith("60 s agonow")
 
 
