@@ -188,7 +188,7 @@ def test_the_queue_is_shown_by_its_places(visit, page):
         places = page.locator("#status ol li")
         places.nth(1).wait_for()
         assert places.evaluate_all("rows => rows.map((row) => row.value)") == [1, 2]
-        assert re.search(r": \d+ prompt tokens, waits \d+ s$", places.first.text_content())
+        assert re.search(r": \d+ prompt tokens, waiting for \d+ s$", places.first.text_content())
     finally:
         may_end.set()
     page.locator("#status ol").wait_for(state="detached")
