@@ -56,10 +56,11 @@ def leave_before_an_answer(host):
 def test_an_application_has_its_answers(host):
     assert host.post("/text", HELLO).text.startswith(ANSWER)
     assert host.post("/stream", HELLO).text.startswith(ANSWER)
-    url, before = f"{host.url}/llm/v1/chat/completions", host.num_cancelled()
-    events = requests.post(url, json={**HELLO, "stream": True}, timeout=60).text
+    url, before = f"{host.url}/llm/v1", host.num_cancelled()
+    chat, endless = {**HELLO, "stream": True}, {**ENDLESS, "stream": True}
+    events = requests.post(f"{url}/chat/completions", json=chat, timeout=60).text
     assert events.count("data: ") > 3 and events.endswith("data: [DONE]\n\n")
-    with requests.post(url, json={**ENDLESS, "stream": True}, stream=True, timeout=60) as response:
+    with requests.post(f"{url}/completions", json=endless, stream=True, timeout=60) as response:
         assert next(pieces_of(response))
         assert len(host.jobs()) == 1  # it comes as it is made
     seconds_until_cancelled(host, before)
