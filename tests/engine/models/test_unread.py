@@ -138,7 +138,7 @@ def test_where_new_and_old_model_fail_both_are_told(served, model_path, path):
     load = models.swap(table.model("a", max_pending=8), "drain")
     no_directory(path)
     bad.opening.set()
-    with pytest.raises(engine.ModelError, match=r"no weights; and the former .* does not exist"):
+    with pytest.raises(engine.ModelError, match=r"no weights; and the previous .* does not exist"):
         load.wait(20)
     assert models.status("a").state == "failed"
     mend(model_path, path)
