@@ -52,8 +52,8 @@ class Room:
 
         Returns "there" if there is room. Returns "busy" if there will be room after other models
         have finished their jobs, loads or unloads; with `is_pressing`, these models accept no more
-        requests until `let_go_on`. Returns "none" if, according to the estimate, there is neither
-        room nor another model to evict; the loader then decides. Raises NoRoom, before any
+        requests until `let_go_on`. Returns "none" if the estimate finds no room and no
+        other model to evict; the loader then decides. Raises NoRoom, before any
         eviction, if evicting all other models would not suffice.
         """
         found = self._make(instance, is_pressing)

@@ -53,7 +53,7 @@ def run(config: engine.ModelConfig, at: str, settings: Settings) -> int:
 
 
 def _follow(host: Host, notifier: Notifier, is_told: threading.Event) -> None:
-    """Waits until the engine ends, or is told to end."""
+    """Waits until the engine ends or `is_told` is set."""
     is_ready, next_sign = False, 0.0
     while not is_told.is_set() and not host.wait(LOOK):
         if host.is_loaded and not is_ready:
