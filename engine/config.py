@@ -201,8 +201,8 @@ class ModelConfig:
     max_chunk_size: int | None = _option(
         None,
         "Maximum number of prompt tokens in one iteration while jobs are decoded. Default: 2048 on"
-        " a GPU, otherwise 128. The limit starts at 512 (64 without a GPU) and doubles with each"
-        " iteration in which a prompt waits.",
+        " a GPU, otherwise 128. The limit starts at 512 (256 for EXL3, 64 without a GPU) and"
+        " doubles with each iteration in which a prompt waits.",
     )
     max_gap_ms: float | None = _option(
         None,
