@@ -1,5 +1,7 @@
 """Which batches have CUDA graphs."""
 
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ STEPS = {1: 1.5, 2: 1.6, 4: 1.8, 8: 2.5, 16: 3.3, 24: 4.1, 32: 5.0, 48: 3.4, 64:
 
 @pytest.fixture
 def sizes():
-    from switchyard.engine.backends.exl2.cuda.sizes import Sizes
+    from switchyard.engine.backends.exl2.cuda.captured.sizes import Sizes
 
     cpu.install()
     return Sizes
@@ -38,6 +40,31 @@ def test_noise_doesnt_make_a_batch_larger(sizes):
     assert sizes({8: 1.00, 16: 0.99, 32: 1.01}, 32).fit(5, 0) == 8
 
 
+def test_passes_with_prompts_have_a_few_of_the_sizes(sizes):
+    from switchyard.engine.backends.exl2.cuda.captured.sizes import joint_sizes
+
+    assert joint_sizes([1, 2, 4, 8, 16, 24, 32, 48, 64, 96]) == [8, 24, 48, 96]
+    assert joint_sizes([1, 2, 4]) == [4]
+
+
+def test_prompts_are_computed_beside_a_step_where_that_takes_less_time(sizes):
+    from switchyard.engine.backends.exl2.cuda.captured.joint import JointPasses
+    from switchyard.engine.backends.exl2.cuda.captured.prompts import PromptShape
+
+    shape = PromptShape(2, 1, 128)
+    prompts = types.SimpleNamespace(shape=lambda prompts, num_pages: shape, seconds={128: 3.0})
+    joint = JointPasses(None, None, prompts, sizes({8: 2.5, 16: 3.3, 48: 3.4, 64: 3.5}, 64))
+    joint._graphs = dict.fromkeys([(8, shape), (16, shape), (64, shape)])
+    joint._seconds = {(8, 128): 3.1, (16, 128): 6.9, (64, 128): 6.0}
+    found = [joint.fit(..., rows, 1) for rows in (0, 1, 8, 9, 64)]
+    assert found == [(8, shape), (8, shape), (8, shape), (64, shape), (64, shape)]
+    assert joint.fit(..., 65, 1) is None
+    joint._seconds[64, 128] = 6.2
+    assert joint.fit(..., 40, 1) == (64, shape)  # with 48 rows, a step takes 3.4
+    joint._seconds[64, 128] = 6.3
+    assert (joint.fit(..., 40, 1), joint.fit(..., 64, 1)) == (None, (64, shape))
+
+
 def test_rows_that_fill_up_cost_what_their_context_does(sizes):
     found = sizes(STEPS, 32)
     found.seconds_a_token = 1e-5  # for a row
@@ -58,7 +85,7 @@ def test_rows_that_fill_up_cost_what_their_context_does(sizes):
     ],
 )
 def test_another_way_is_taken_from_the_size_on_where_it_stays_faster(sizes, other, least):
-    from switchyard.engine.backends.exl2.cuda.sizes import least_faster
+    from switchyard.engine.backends.exl2.cuda.captured.sizes import least_faster
 
     usual = {rows: STEPS[rows] for rows in other} | {1: 1.0}
     assert least_faster(usual, other) == least
@@ -82,8 +109,9 @@ def test_models_without_graphs_of_ours_are_told_by_their_layers(build, name, is_
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     cpu.install()
+    from switchyard.engine.backends.exl.loaded import PromptRows
+    from switchyard.engine.backends.exl2.cuda.captured.passes import CapturedPasses
     from switchyard.engine.backends.exl2.cuda.layers import Embeddings, Exl2Layers
-    from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 
     passes = object.__new__(CapturedPasses)
     passes._layers = object.__new__(Exl2Layers)
@@ -91,7 +119,10 @@ def test_a_token_without_an_embedding_is_not_sent_to_the_device(token_id):
     passes._layers._embeddings._table = range(10)
     with pytest.raises(IndexError, match="a token id has no embedding"):
         passes.run(torch.tensor([3, token_id]), [0, 0], np.zeros((2, 1), dtype=np.int32))
-    assert not passes.compute(torch.tensor([[3, token_id]]), [0], np.zeros((1, 1), dtype=np.int32))
+    prompts = PromptRows(torch.tensor([[3, token_id]]), [0], np.zeros((1, 1), dtype=np.int32))
+    assert not passes.compute(prompts)
+    passes._joint = types.SimpleNamespace(fit=lambda *args: "a pass")
+    assert not passes.can_join(prompts)
 
 
 @pytest.mark.parametrize("loras", [[], ["an adapter"]])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from switchyard.engine.messages import Chunk, Finished, Prefill
-from tests.engine.exl2.drive import GREEDY, free_pages, prompt
+from tests.engine.exl2.drive import GREEDY, free_pages, prompt, states
 from tests.engine.forced import ending, exl2_backend, run
 from tests.scripted import job
 
@@ -27,11 +27,13 @@ class Rows:
         self._generator.model.forward_chunk = self._refuse
         self._generator._passes = self
         self.shapes = []
+        self.joined = []  # the shapes of prompts computed beside rows
 
     def fit(self, length):
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
-    def compute(self, token_ids, starts, pages):
+    def compute(self, prompts):
+        token_ids, starts, pages = prompts
         length = token_ids.shape[1]
         assert length in LENGTHS
         sequences = [s for one in self._generator.active_jobs for s in one.sequences]
@@ -43,7 +45,14 @@ class Rows:
         self._forward(token_ids, starts, pages, preprocess_only=True)
         return True
 
-    def run(self, token_ids, positions, pages):
+    def can_join(self, prompts, num_rows=0, num_pages=1):
+        return num_rows == 0 or num_rows % 5 > 0
+
+    def run(self, token_ids, positions, pages, prompts=None):
+        if prompts is not None:
+            assert self.can_join(prompts, len(token_ids))
+            self.compute(prompts)
+            self.joined.append(tuple(prompts.token_ids.shape))
         return self._forward(token_ids[:, None], positions, pages)["logits"]
 
     def close(self):
@@ -108,8 +117,46 @@ def test_prompts_give_the_texts_that_they_give_the_library(opened, of_the_librar
     rows = Rows(backend)
     found = texts(backend, [STREAM, *JOBS])
     assert max(count for count, _ in rows.shapes) > 1
+    assert 0 < len(rows.joined) < len(rows.shapes)
     assert found == of_the_library
     assert texts(backend, JOBS[::-1]) == {one.identifier: found[one.identifier] for one in JOBS}
+
+
+def test_prompts_are_computed_if_the_pass_beside_them_fails(opened, of_the_library):
+    """The pass failed before it began, and what follows may read what was noted."""
+    backend = opened()
+    rows = Rows(backend)
+    run_both, failures = rows.run, [RuntimeError("out of memory")]
+
+    def fail_once(token_ids, positions, pages, prompts=None):
+        if prompts is not None and failures:
+            raise failures.pop()
+        return run_both(token_ids, positions, pages, prompts)
+
+    rows.run = fail_once
+    some = [STREAM, *JOBS]
+    assert texts(backend, some) == {one.identifier: of_the_library[one.identifier] for one in some}
+    assert not failures
+
+
+def test_a_pair_beside_prompts_that_wait_for_a_pass_reads_what_they_hold(opened):
+    backend = opened(max_chunk_size=1024)
+    jobs = [of("first", BASE[:400]), of("pair", BASE[:300], negative_prompt=BASE[:280])]
+    expected = texts(backend, jobs)
+    backend.reset()
+    for layer in states(backend):
+        layer.fill_(9.0)  # not what they held
+    Rows(backend).close()  # a pair's prompts aren't computed in rows
+    assert texts(backend, jobs) == expected
+
+
+def test_an_iteration_launches_the_prompts_that_it_notes(opened):
+    backend = opened()
+    rows = Rows(backend)
+    backend.enqueue(of("one", BASE))
+    assert [e.done_tokens for e in backend.iterate() if isinstance(e, Prefill)] == [512]
+    assert rows.shapes == [(1, 512)]
+    backend.cancel("one")  # its pages are free
 
 
 def cached_tokens(backend, token_ids):
@@ -173,7 +220,7 @@ def test_a_job_with_few_pages_is_not_computed_in_a_long_row(opened):
     backend = opened(max_chunk_size=1024)
     rows = Rows(backend)
     texts(backend, [of("long", prompt(1, 400)), of("small", prompt(2, 20))])
-    assert rows.shapes == [(1, 512), (1, 32)]
+    assert {*rows.shapes} == {(1, 512), (1, 32)}
     texts(backend, [of("other", prompt(3, 400)), of("large", prompt(4, 260))])
     assert rows.shapes[2:] == [(2, 512)]
 

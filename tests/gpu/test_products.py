@@ -1,12 +1,15 @@
 """Matrix products of our own for EXL2 weights, on a GPU."""
 
+import itertools
 import json
 import pathlib
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from switchyard.engine.backends.exl.loaded import PromptRows
 from switchyard.engine.sampling import Sampling
 from tests.engine.exl2.drive import GREEDY, texts_of
 from tests.engine.forced import ending, run
@@ -113,6 +116,38 @@ def test_prompts_of_any_length_are_computed(serve, quantized):
     assert sum(a == b for a, b in zip(*texts.values(), strict=True)) >= len(lengths) - 1
 
 
+@pytest.mark.parametrize("cache_mode", ["float16", "Q8"])
+def test_prompts_beside_rows_are_computed_as_in_passes_of_their_own(serve, quantized, cache_mode):
+    """The first row continues one of the prompts."""
+    pages = np.arange(2 * MANY + 8, dtype=np.int32).reshape(-1, 2)
+    room = {"max_batch_size": MANY, "cache_tokens": pages.size * 256}
+    backend = serve(quantized, cache_mode=(cache_mode,), **room)
+    passes = backend._loaded.passes
+    gen = torch.Generator().manual_seed(0)
+
+    def some(*shape):
+        return torch.randint(1000, shape, generator=gen)
+
+    shapes, num_compared = [(1, 64), (4, 64), (3, 128), (1, 256), (1, 512)], 0
+    for rows, (count, length), spare in itertools.product((1, 20, MANY), shapes, (0, 5)):
+        own, others = pages[:rows].copy(), pages[MANY:][:count]
+        for first in range(0, rows, 16):
+            context = own[first : first + 16]
+            assert passes.compute(PromptRows(some(len(context), 32), [0] * len(context), context))
+        own[0], positions = others[0], [length - 1, *[32] * (rows - 1)]
+        table = np.pad(own, ((0, 0), (0, spare)))
+        prompts, token_ids = PromptRows(some(count, length), [0] * count, others), some(rows)
+        token_ids[0] = prompts.token_ids[0, -1]
+        if not passes.can_join(prompts, *table.shape):
+            continue
+        joint = passes.run(token_ids, positions, table, prompts).clone()
+        assert passes.compute(prompts)
+        apart = passes.run(token_ids, positions, table)
+        assert error(joint, apart) < 5e-3, (rows, count, length)
+        num_compared += 1
+    assert num_compared > 10
+
+
 def test_memory_is_as_with_exllamav2s_products(serve, quantized):
     taken = {}
     for way in ("exllamav2", "auto"):
@@ -140,7 +175,10 @@ def test_copies_are_given_up_and_our_products_stay(serve, quantized):
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [({"products": "exllamav2"}, "the settings"), ({"ngram_draft": True}, "tokens are guessed")],
+    [
+        ({"products": "exllamav2"}, "chosen in the settings"),
+        ({"ngram_draft": True}, "tokens are guessed"),
+    ],
 )
 def test_settings_that_keep_exllamav2s_products(serve, quantized, config, reason):
     backend = serve(quantized, **{"products": "auto", **config})

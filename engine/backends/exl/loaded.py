@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +12,14 @@ from switchyard.engine.backends.sampling.candidates import RowSettings
 from switchyard.engine.stats import KeptWeights
 
 logger = logging.getLogger(__name__)
+
+
+class PromptRows(NamedTuple):
+    """Rows of prompt tokens, all of the same length."""
+
+    token_ids: torch.Tensor  # (rows, tokens), on the host
+    starts: Sequence[int]  # the position of each row's first token
+    pages: np.ndarray  # cache pages, (rows, pages), int32
 
 
 class Passes(Protocol):
@@ -25,11 +33,21 @@ class Passes(Protocol):
         """
 
     def run(
-        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
+        self,
+        token_ids: torch.Tensor,
+        positions: Sequence[int],
+        pages: np.ndarray,
+        prompts: PromptRows | None = None,
     ) -> torch.Tensor:
         """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
         `token_ids`: (rows,), on the host or the device; `positions`: the tokens' positions;
-        `pages`: cache pages, (rows, pages), int32.
+        `pages`: cache pages, (rows, pages), int32. Also computes the keys and values of `prompts`,
+        which the rows may read; see `can_join`.
+        """
+
+    def can_join(self, prompts: PromptRows, num_rows: int = 0, num_pages: int = 1) -> bool:
+        """Whether computing these prompts in a `run` saves time. `num_rows`: 0 for any number of
+        rows; `num_pages`: the maximum number of pages of a row.
         """
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
@@ -42,11 +60,8 @@ class Passes(Protocol):
         or `length` itself if there is none.
         """
 
-    def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
-        whether they were computed. `starts`: the position of each row's first token; `pages`: cache
-        pages, (rows, pages), int32.
-        """
+    def compute(self, prompts: PromptRows) -> bool:
+        """Compute keys and values. Returns whether they were computed."""
 
     def shed(self) -> bool:
         """Release memory that only speeds up passes. Returns whether any was released; if so, call

@@ -68,7 +68,10 @@ class Generator(HeldGenerator):
             return [*drawn, *self.take_moves(), *rest]
         try:
             with torch.inference_mode():
-                rest = self._iterate()
+                try:
+                    rest = self._iterate()
+                finally:
+                    self.launch_prompts()
             return [*self.take_moves(), *rest]
         except BaseException:
             self._step = None  # it may follow tokens that no job has
@@ -279,7 +282,12 @@ class Generator(HeldGenerator):
     ) -> torch.Tensor:
         """Returns logits, (rows, 1, padded vocabulary). `pages`: cache pages, (rows, pages)."""
         if self._graphs is not None:
-            return self._graphs.run(token_ids, positions, pages)
+            waiting = self._waiting
+            if waiting is not None and not self._graphs.can_join(waiting, *pages.shape):
+                self.launch_prompts()
+            found = self._graphs.run(token_ids, positions, pages, self._waiting)
+            self._waiting = None
+            return found
         params = self.get_paged_params(
             len(positions),
             torch.from_numpy(pages).contiguous(),

@@ -96,6 +96,7 @@ class PromptJob(ExLlamaV2DynamicJob):  # type: ignore[misc]  # exllamav2 is unty
         if before and not share:
             return  # the budget is spent
         try:
+            self.generator.launch_prompts()
             if not self.is_scored:
                 self._score_chunk(share, results)
             else:

@@ -1,6 +1,6 @@
 """The library's generator, extended to compute the prompts of several jobs in one pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.generator import ExLlamaV2DynamicGenerator
 
 from switchyard.engine.backends.exl.faults import explain
-from switchyard.engine.backends.exl.loaded import Passes
+from switchyard.engine.backends.exl.loaded import Passes, PromptRows
 from switchyard.engine.backends.exl.results import Result
 from switchyard.engine.backends.exl2.prompt import PromptJob
 from switchyard.engine.schedule.budget import Budget
@@ -29,6 +29,8 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
         self.is_overlapping = device.type != "cpu"  # the device works asynchronously
         self._device = device
         self._passes = passes
+        # Noted as computed, but not launched yet: the next pass may compute them beside its rows.
+        self._waiting: PromptRows | None = None
 
     def reset_page_table(self) -> None:
         super().reset_page_table()
@@ -114,7 +116,7 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
             indices = [page.page_index for page in job.sequences[0].allocated_pages[: len(row)]]
             row[: len(indices)] = indices
         try:
-            self._forward_prompts(token_ids, starts, pages)
+            self._forward_prompts(PromptRows(token_ids, starts, pages))
         except BaseException as error:
             if len(jobs) == 1:
                 jobs[0].fail(error, results)
@@ -129,10 +131,31 @@ class PromptGenerator(ExLlamaV2DynamicGenerator):  # type: ignore[misc]  # exlla
     def _fit(self, length: int) -> int:
         return length if self._graphs is None else self._graphs.fit(length)
 
-    def _forward_prompts(
-        self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray
-    ) -> None:
-        if self._graphs is not None and self._graphs.compute(token_ids, starts, pages):
+    def _forward_prompts(self, prompts: PromptRows) -> None:
+        """Launches a pass, or lets it wait for the next decode step. In each iteration, only the
+        largest pass waits. The passes don't read what the others write, because they were planned
+        together.
+        """
+        if self._graphs is None or not self._graphs.can_join(prompts):
+            self._launch_prompts(prompts)
+        elif self._waiting is None:
+            self._waiting = prompts
+        else:
+            both = (self._waiting, prompts)
+            smaller, self._waiting = sorted(both, key=lambda one: one.token_ids.numel())
+            self._launch_prompts(smaller)
+
+    def launch_prompts(self) -> None:
+        """Call this before other passes read or write the pages of prompts, before these pages are
+        released, and at the end of an iteration.
+        """
+        prompts, self._waiting = self._waiting, None
+        if prompts is not None:
+            self._launch_prompts(prompts)
+
+    def _launch_prompts(self, prompts: PromptRows) -> None:
+        token_ids, starts, pages = prompts
+        if self._graphs is not None and self._graphs.compute(prompts):
             return
         params = self.get_paged_params(
             len(starts),

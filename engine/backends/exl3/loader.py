@@ -15,8 +15,8 @@ from exllamav3.cache import CacheLayer_fp16, CacheLayer_quant
 from switchyard.engine.backends.exl.faults import explain
 from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.backends.exl.progress import Callback
-from switchyard.engine.backends.exl2.cuda.graphs import capturing, record
-from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
+from switchyard.engine.backends.exl2.cuda.captured.graphs import capturing, record
+from switchyard.engine.backends.exl2.cuda.captured.passes import CapturedPasses
 from switchyard.engine.backends.exl3 import check_capability
 from switchyard.engine.backends.exl3.cache import Exl3Cache
 from switchyard.engine.backends.exl3.config import Exl3Config

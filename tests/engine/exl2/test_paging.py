@@ -383,10 +383,15 @@ def test_a_return_that_fails_is_tried_again_twice(opened, alone, monkeypatch, nu
         assert alone[one.identifier][1][-20:] == [t for e in events[-21:-1] for t in e.token_ids]
 
 
-def test_prompts_in_rows_of_few_lengths_return_with_the_same_texts(opened, alone):
+@pytest.mark.parametrize("is_forced", [False, True], ids=["few pages", "parked at borders"])
+def test_prompts_in_rows_of_few_lengths_return_with_the_same_texts(
+    opened, alone, monkeypatch, is_forced
+):
     """As a GPU's captured passes compute them: the padding of a row needs pages of its own job."""
-    backend = opened(6, is_overlapping=True)
+    backend = opened(60 if is_forced else 6, is_overlapping=True, max_chunk_size=64)
     rows = Rows(backend)
+    if is_forced:
+        paging.park_at_borders(backend, monkeypatch)
     some = [one for one in JOBS if one.num_sequences == 1 and one.prompt_logprobs is None]
     expected = {one.identifier: alone[one.identifier] for one in some}
     assert paging.told(run(backend, some)) == expected

@@ -16,7 +16,11 @@ from exllamav2.attn import ExLlamaV2Attention
 from exllamav2.linear import ExLlamaV2Linear
 from exllamav2.mlp import ExLlamaV2MLP
 
-from switchyard.engine.backends.exl2.cuda.products.attention import CachedAttention, normed
+from switchyard.engine.backends.exl2.cuda.products.attention import (
+    CachedAttention,
+    JointParams,
+    normed,
+)
 
 NEVER = 2**31  # tokens: no pass is that large
 
@@ -69,7 +73,8 @@ class Kept:
 
         def choose(own: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             params, loras = kwargs.get("attn_params"), kwargs.get("loras")
-            is_plain = isinstance(params, ExLlamaV2Attention.PagedParams) or params is None
+            plain = (ExLlamaV2Attention.PagedParams, JointParams)
+            is_plain = isinstance(params, plain) or params is None
             if x.shape[0] * x.shape[1] < self.min_tokens or loras or not is_plain:
                 return usual(x, *args, **kwargs)
             return forward(own, x, params, inner, outer)

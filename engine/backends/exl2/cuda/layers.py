@@ -9,8 +9,9 @@ from exllamav2.ext import exllamav2_ext as ext_c
 from exllamav2.pos_embedding import ExLlamaV2PosEmbedding
 from torch.cuda import check_error
 
+from switchyard.engine.backends.exl2.cuda.captured.inputs import Part
 from switchyard.engine.backends.exl2.cuda.experts import MAX_DENSE_TOKENS, is_dense
-from switchyard.engine.backends.exl2.cuda.products.attention import paged_params
+from switchyard.engine.backends.exl2.cuda.products.attention import JointParams, paged_params
 from switchyard.engine.backends.exl2.cuda.products.layers import OwnProducts
 
 PADDING_LOGIT = -65504.0  # of rows that pad the vocabulary; exllamav2's value
@@ -59,7 +60,32 @@ class Exl2Layers:
     def logits(
         self, token_ids: torch.Tensor, positions: torch.Tensor, pages: torch.Tensor
     ) -> torch.Tensor:
-        x = self._compute(token_ids, positions, pages, is_last=True)
+        return self._finish(self._compute(token_ids, positions, pages, is_last=True))
+
+    def joint_logits(self, prompts: Part, part: Part) -> torch.Tensor:
+        """Computes prompts, and `logits` of `part`, in one pass. The rows of `part` may read what
+        the prompts write. Needs `products`.
+        """
+        length = len(prompts.token_ids) // len(prompts.positions)
+        rows = paged_params(part.pages, part.positions, 1, self._page_size)
+        params = JointParams(
+            (paged_params(prompts.pages, prompts.positions, length, self._page_size), length),
+            (rows, 1),
+        )
+        token_ids = torch.cat((prompts.token_ids, part.token_ids))
+        end = self._model.last_kv_layer_idx + 1
+        x = self._through(self._embeddings(token_ids)[None], params, 1, end)
+        x = x[0, -len(part.token_ids) :, None].contiguous()
+        return self._finish(self._through(x, rows, end))
+
+    def _through(
+        self, x: torch.Tensor, params: Any, first: int, end: int | None = None
+    ) -> torch.Tensor:
+        for module in self._model.modules[first:end]:
+            x = module.forward(x, cache=self._cache, attn_params=params, past_len=0, loras=None)
+        return x
+
+    def _finish(self, x: torch.Tensor) -> torch.Tensor:
         config = self._model.config
         if config.final_logit_softcapping:
             ext_c.softcap_(x, config.final_logit_softcapping)

@@ -23,9 +23,9 @@ from switchyard.engine.backends.exl.faults import explain
 from switchyard.engine.backends.exl.loaded import LoadedModel
 from switchyard.engine.backends.exl.progress import Callback, parts
 from switchyard.engine.backends.exl2.cuda import experts, tensor_parallel
+from switchyard.engine.backends.exl2.cuda.captured.passes import CapturedPasses
 from switchyard.engine.backends.exl2.cuda.kept import Kept, multiplying
 from switchyard.engine.backends.exl2.cuda.layers import Exl2Layers
-from switchyard.engine.backends.exl2.cuda.passes import CapturedPasses
 from switchyard.engine.backends.exl2.cuda.plain import can_capture, is_plain
 from switchyard.engine.backends.exl2.cuda.products.compare import ProductsRefused
 from switchyard.engine.backends.exl2.cuda.products.driver import Unavailable
@@ -252,7 +252,8 @@ def _passes(
     own = None if kernels is None else take_over(model, cache, kernels, modules)
     kept = _keep(model, cache, modules, num_kept, kernels)
     layers = Exl2Layers(model, cache, PAGE_SIZE, own)
-    return CapturedPasses(layers, model.config.max_seq_len, PAGE_SIZE, max_rows, kept)
+    joint = None if own is None else layers.joint_logits
+    return CapturedPasses(layers, model.config.max_seq_len, PAGE_SIZE, max_rows, kept, joint)
 
 
 def _keep(

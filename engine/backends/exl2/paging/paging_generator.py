@@ -128,6 +128,7 @@ class PagingGenerator(PromptGenerator):
                 job.is_short = False
 
     def park(self, job: PagedJob) -> None:
+        self.launch_prompts()
         job.park()
         self.active_jobs.remove(job)
         self.parked.append(job)

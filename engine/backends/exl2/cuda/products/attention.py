@@ -16,6 +16,16 @@ from exllamav2.ext import exllamav2_ext as ext_c
 SHORT, BUSY_IF_SHORT, BUSY = 512, 0.4, 0.7
 
 
+class JointParams:
+    """The parameters of several passes whose tokens go through the layers one after another, as one
+    row. Each pass writes its keys and values before the next one reads any.
+    """
+
+    def __init__(self, *passes: tuple[Any, int]) -> None:
+        """`passes`: exllamav2's parameters of each pass, and the number of tokens in its rows."""
+        self.passes = passes
+
+
 class CachedAttention:
     def __init__(self, model: Any, cache: Any) -> None:
         self._cache = cache
@@ -30,9 +40,21 @@ class CachedAttention:
 
     def __call__(self, own: Any, qkv: torch.Tensor, params: Any) -> torch.Tensor:
         """Returns the results of the heads, (tokens, width), before the last product. `own`:
-        exllamav2's module; `qkv`: (rows, tokens, heads, head size); the keys and values in it are
-        written to the cache.
+        exllamav2's module; `qkv`: (rows, tokens, heads, head size), or (1, tokens, …) for
+        `JointParams`; the keys and values in it are written to the cache.
         """
+        if not isinstance(params, JointParams):
+            return self._attend(own, qkv, params)
+        sizes = [one.batch_size * length for one, length in params.passes]
+        parts = zip(torch.split(qkv[0], sizes), params.passes, strict=True)
+        return torch.cat(
+            [
+                self._attend(own, part.view(-1, length, *part.shape[1:]), one)
+                for part, (one, length) in parts
+            ]
+        )
+
+    def _attend(self, own: Any, qkv: torch.Tensor, params: Any) -> torch.Tensor:
         rows, length, *_ = qkv.shape
         heads, kv_heads = own.num_attention_heads, own.num_key_value_heads
         q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], 2)

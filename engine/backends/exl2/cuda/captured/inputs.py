@@ -3,9 +3,18 @@ thread.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+
+
+class Part(NamedTuple):
+    """The inputs of a pass on the device."""
+
+    token_ids: torch.Tensor  # one row's after another
+    positions: torch.Tensor  # (rows,), int32; of each row's first token
+    pages: torch.Tensor  # (rows, pages), int32
 
 
 class Inputs:
@@ -22,6 +31,9 @@ class Inputs:
         }
         self._known_positions: list[int] = []  # as the device holds them
         self._known_pages: dict[int, np.ndarray] = {}  # likewise, by width
+
+    def part(self, width: int, rows: int) -> Part:
+        return Part(self.token_ids[:rows], self.positions[:rows], self.pages[width][:rows])
 
     def forget(self) -> None:
         """Call this after the copies on the device have been changed."""

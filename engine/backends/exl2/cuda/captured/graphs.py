@@ -35,21 +35,26 @@ def capturing(index: int) -> tuple[torch.cuda.Stream, threading.Lock]:
     return torch.cuda.Stream(torch.device("cuda", index)), threading.Lock()  # type: ignore[no-untyped-call]
 
 
-def seconds(graph: torch.cuda.CUDAGraph, prepare: Callable[[], object]) -> float:
-    """Returns the seconds that a replay takes, measured as the minimum of NUM_TIMES runs. Each run
-    begins with `prepare`.
+def seconds(
+    graph: torch.cuda.CUDAGraph,
+    prepare: Callable[[], object],
+    num_times: int = NUM_TIMES,
+    num_timed: int = NUM_TIMED,
+) -> float:
+    """Returns the seconds that a replay takes, measured as the minimum of `num_times` runs. Each
+    run begins with `prepare`.
     """
     times: list[float] = []
-    for _ in range(NUM_TIMES):
+    for _ in range(num_times):
         prepare()
         begin, end = (
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             for _ in range(2)
         )
         begin.record()
-        for _ in range(NUM_TIMED):
+        for _ in range(num_timed):
             graph.replay()
         end.record()
         end.synchronize()
-        times.append(float(begin.elapsed_time(end)) / 1000 / NUM_TIMED)
+        times.append(float(begin.elapsed_time(end)) / 1000 / num_timed)
     return min(times)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from switchyard.engine.backends.exl2.cuda.graphs import record
+from switchyard.engine.backends.exl2.cuda.captured.graphs import record
 from switchyard.engine.backends.sampling.candidates import RowSettings, choose
 from switchyard.engine.backends.sampling.draw import coded
 

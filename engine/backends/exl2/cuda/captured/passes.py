@@ -12,12 +12,19 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from switchyard.engine.backends.exl2.cuda.draws import CapturedDraws
-from switchyard.engine.backends.exl2.cuda.graphs import NUM_TIMED, capturing, record, seconds
-from switchyard.engine.backends.exl2.cuda.inputs import Inputs
+from switchyard.engine.backends.exl.loaded import PromptRows
+from switchyard.engine.backends.exl2.cuda.captured.draws import CapturedDraws
+from switchyard.engine.backends.exl2.cuda.captured.graphs import (
+    NUM_TIMED,
+    capturing,
+    record,
+    seconds,
+)
+from switchyard.engine.backends.exl2.cuda.captured.inputs import Inputs
+from switchyard.engine.backends.exl2.cuda.captured.joint import Compute, JointPasses
+from switchyard.engine.backends.exl2.cuda.captured.prompts import PromptPasses
+from switchyard.engine.backends.exl2.cuda.captured.sizes import Sizes, least_faster
 from switchyard.engine.backends.exl2.cuda.kept import NEVER
-from switchyard.engine.backends.exl2.cuda.prompts import PromptPasses
-from switchyard.engine.backends.exl2.cuda.sizes import Sizes, least_faster
 from switchyard.engine.backends.sampling.candidates import RowSettings
 from switchyard.engine.memory.lengths import SHORT_CONTEXTS, graph_rows
 from switchyard.engine.stats import KeptWeights
@@ -78,9 +85,12 @@ class CapturedPasses:
         page_size: int,
         max_rows: int,
         unpacked: Unpacked | None = None,
+        joint_logits: Compute | None = None,
     ) -> None:
         """`max_seq_len`: the maximum number of tokens in a row; `max_rows`: the maximum number of
         sequences in a pass. `layers` and `unpacked` are closed together with these passes.
+        `joint_logits` computes prompts, its first argument, and a decode step in one pass, and
+        returns the logits of the step.
         """
         self._unpacked = unpacked
         self._layers = layers
@@ -95,6 +105,8 @@ class CapturedPasses:
         )
         self._inputs = Inputs(most, self._widths, self._device)
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._joint_logits = joint_logits
+        self._joint: JointPasses | None = None
         self._draws = CapturedDraws(most, self._device)
         self._last: tuple[int, int] | None = None  # the graph of the last run
         self._sizes = Sizes({most: 0.0}, max_rows)  # until measured
@@ -113,6 +125,7 @@ class CapturedPasses:
         self._last = None
         self._draws.close()
         self._graphs.clear()
+        self._close_joint()
         if self._unpacked is not None:
             self._unpacked.min_tokens = NEVER
         with lock, torch.inference_mode(), torch.cuda.stream(stream):
@@ -135,15 +148,25 @@ class CapturedPasses:
             for key, (_, logits) in self._graphs.items():
                 self._draws.capture(pool, key, logits[:, 0, :vocab_size])
             num_prompts = self._prompts.capture(pool)
+            num_joint = self._capture_joint(pool)
         torch.cuda.synchronize(self._device)
         self._inputs.forget()
         logger.info(
-            "captured %d graphs of decode steps and %d of prompts; milliseconds by number of"
-            " rows: %s",
+            "captured %d graphs of decode steps, %d of prompts and %d of both; milliseconds by"
+            " number of rows: %s",
             len(self._graphs),
             num_prompts,
+            num_joint,
             ", ".join(f"{rows}: {1000 * time:.2f}" for rows, time in times.items()),
         )
+
+    def _capture_joint(self, pool: Any) -> int:
+        """Returns the number of graphs."""
+        if self._joint_logits is None:
+            return 0
+        self._joint = JointPasses(self._joint_logits, self._inputs, self._prompts, self._sizes)
+        logits = {key: logits for key, (_, logits) in self._graphs.items()}
+        return self._joint.capture(pool, logits)
 
     def _try(self, pool: Any, width: int, sizes: Sequence[int]) -> dict[int, float]:
         """Records graphs of these sizes. Returns the seconds that a pass takes, by size."""
@@ -208,26 +231,43 @@ class CapturedPasses:
         return max(more, 0.0) / rows / position
 
     def run(
-        self, token_ids: torch.Tensor, positions: Sequence[int], pages: np.ndarray
+        self,
+        token_ids: torch.Tensor,
+        positions: Sequence[int],
+        pages: np.ndarray,
+        prompts: PromptRows | None = None,
     ) -> torch.Tensor:
         """Returns logits, (rows, 1, padded vocabulary), which are valid until the next run.
 
         `token_ids`: (rows,), on the host or the device; `positions`: the tokens' positions;
-        `pages`: cache pages, (rows, pages), int32. Raises IndexError for tokens on the host that
-        have no embedding. Tokens on the device aren't checked, because they were drawn there.
+        `pages`: cache pages, (rows, pages), int32. Also computes the keys and values of `prompts`;
+        see `can_join`. Raises IndexError for tokens on the host that have no embedding. Tokens on
+        the device aren't checked, because they were drawn there.
         """
         if token_ids.device.type == "cpu" and not self._layers.have(token_ids):
             raise IndexError("a token id has no embedding in the model")
         self._layers.begin()
         rows = len(token_ids)
-        width = next(w for w in self._widths if w >= pages.shape[1])
-        size = self._sizes.fit(rows, min(positions))
+        if prompts is None:
+            width = next(w for w in self._widths if w >= pages.shape[1])
+            size = self._sizes.fit(rows, min(positions))
+            graph, _ = self._graphs[width, size]
+        else:
+            assert self._joint is not None, "see can_join"
+            width, size, graph = self._joint.prepare(prompts, *pages.shape)
         self.num_rows = size
         self._inputs.send(token_ids, positions, pages, width, size - rows)
         self._last = width, size
-        graph, logits = self._graphs[self._last]
         graph.replay()
-        return logits[:rows]
+        return self._graphs[self._last][1][:rows]
+
+    def can_join(self, prompts: PromptRows, num_rows: int = 0, num_pages: int = 1) -> bool:
+        """Whether computing these prompts in a `run` saves time. `num_rows`: 0 for any number of
+        rows; `num_pages`: the maximum number of pages of a row.
+        """
+        if self._joint is None or self._joint.fit(prompts, num_rows, num_pages) is None:
+            return False
+        return self._layers.have(prompts.token_ids)
 
     def draw(self, settings: Sequence[RowSettings], logits: torch.Tensor) -> torch.Tensor | None:
         """Draws from the `logits` that the last `run` returned. Returns coded tokens, (rows,),
@@ -243,15 +283,12 @@ class CapturedPasses:
         """
         return self._prompts.fit(length)
 
-    def compute(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
-        whether they were computed. `starts`: the position of each row's first token; `pages`: cache
-        pages, (rows, pages), int32.
-        """
-        if not self._layers.have(token_ids):
+    def compute(self, prompts: PromptRows) -> bool:
+        """Compute keys and values. Returns whether they were computed."""
+        if not self._layers.have(prompts.token_ids):
             return False  # on the GPU, such a token would cost the device
         self._layers.begin()
-        return self._prompts.run(token_ids, starts, pages)
+        return self._prompts.run(prompts)
 
     def close(self) -> None:
         """Release the graphs. After that, the model can be unloaded."""
@@ -262,6 +299,7 @@ class CapturedPasses:
         self._last = None
         self._draws.close()
         self._graphs.clear()
+        self._close_joint()
         self._prompts.close()
         self._give_up_unpacked()
 
@@ -271,3 +309,8 @@ class CapturedPasses:
         logits = self._layers.logits(self._inputs.token_ids[:rows], positions, pages)
         positions += 1  # usually right for the next pass
         return logits
+
+    def _close_joint(self) -> None:
+        if self._joint is not None:
+            self._joint.close()
+            self._joint = None

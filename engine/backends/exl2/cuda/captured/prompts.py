@@ -6,12 +6,14 @@ gets a token. Launching a graph takes 0.25 ms.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from switchyard.engine.backends.exl2.cuda.graphs import record
+from switchyard.engine.backends.exl.loaded import PromptRows
+from switchyard.engine.backends.exl2.cuda.captured.graphs import record, seconds
+from switchyard.engine.backends.exl2.cuda.captured.inputs import Part
 
 # Captured numbers of rows and of tokens per row, up to a total number of tokens. Unpacking the
 # weights dominates the time, so some padding does not matter.
@@ -21,6 +23,16 @@ MAX_TOKENS = 512
 MAX_SEVERAL = 2048  # tokens including their context; longer prompts are computed one by one
 
 Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class PromptShape(NamedTuple):
+    width: int  # pages
+    rows: int
+    length: int  # tokens in a row
+
+    @property
+    def num_tokens(self) -> int:
+        return self.rows * self.length
 
 
 class PromptPasses:
@@ -49,28 +61,36 @@ class PromptPasses:
             width: torch.zeros((ROWS[-1], width), dtype=torch.int32, device=device)
             for width in widths
         }
-        self._graphs: dict[tuple[int, int, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[PromptShape, torch.cuda.CUDAGraph] = {}
+        self.seconds: dict[int, float] = {}  # of a pass without context, by its number of tokens
 
     def capture(self, pool: Any) -> int:
         """Capture the graphs. Returns their number."""
         self._starts.zero_()  # at a later capture, they are still the last prompt's
         for pages in self._pages.values():
             pages.zero_()
-        for width, rows, length in self._shapes():
-            compute = functools.partial(
-                self._compute,
-                self._token_ids[: rows * length],
-                self._starts[:rows],
-                self._pages[width][:rows],
-            )
+        self.seconds.clear()
+        for shape in self.shapes():
+            compute = functools.partial(self._compute, *self.part(shape))
             compute()  # a first use loads kernels, which can't be captured
-            self._graphs[width, rows, length], _ = record(pool, compute)
+            self._graphs[shape], _ = record(pool, compute)
+            if shape.num_tokens not in self.seconds:
+                self.seconds[shape.num_tokens] = seconds(
+                    self._graphs[shape], self._starts.zero_, 2, 2
+                )
         return len(self._graphs)
 
-    def _shapes(self) -> list[tuple[int, int, int]]:
+    def part(self, shape: PromptShape) -> Part:
+        """The inputs of a pass of this shape."""
+        width, rows, length = shape
+        return Part(
+            self._token_ids[: rows * length], self._starts[:rows], self._pages[width][:rows]
+        )
+
+    def shapes(self) -> list[PromptShape]:
         """The shapes, largest first, because smaller graphs fit into the memory of the largest."""
         return [
-            (width, rows, length)
+            PromptShape(width, rows, length)
             for width in self._widths
             for length in reversed(LENGTHS)
             for rows in reversed(ROWS)
@@ -85,17 +105,30 @@ class PromptPasses:
         """
         return next((fitting for fitting in LENGTHS if fitting >= length), length)
 
-    def run(self, token_ids: torch.Tensor, starts: Sequence[int], pages: np.ndarray) -> bool:
-        """Compute keys and values of `token_ids`, (rows, tokens), which are on the host. Returns
-        whether a graph fits. `starts`: the position of each row's first token; `pages`: cache
-        pages, (rows, pages), int32.
+    def shape(self, prompts: PromptRows, num_pages: int = 1) -> PromptShape:
+        """Returns the smallest shape with room for these prompts and for `num_pages` pages. There
+        may be no graph of that shape.
         """
-        num_rows, length = token_ids.shape
+        num_rows, length = prompts.token_ids.shape
+        most = max(num_pages, prompts.pages.shape[1])
         rows = next((rows for rows in ROWS if rows >= num_rows), 0)
-        width = next((width for width in self._widths if width >= pages.shape[1]), 0)
-        graph = self._graphs.get((width, rows, length))
+        width = next((width for width in self._widths if width >= most), 0)
+        return PromptShape(width, rows, length)
+
+    def run(self, prompts: PromptRows) -> bool:
+        """Compute keys and values. Returns whether a graph fits."""
+        shape = self.shape(prompts)
+        graph = self._graphs.get(shape)
         if graph is None:
             return False
+        self.send(prompts, shape)
+        graph.replay()
+        return True
+
+    def send(self, prompts: PromptRows, shape: PromptShape) -> None:
+        """Send the inputs of a pass."""
+        (token_ids, starts, pages), (width, rows, length) = prompts, shape
+        num_rows = len(token_ids)
         order = [*range(num_rows), *[0] * (rows - num_rows)]  # padding repeats the first row
         table = np.zeros((rows, width), dtype=np.int32)
         table[:, : pages.shape[1]] = pages[order]
@@ -103,8 +136,6 @@ class PromptPasses:
         self._token_ids[: rows * length].copy_(token_ids[order].flatten(), non_blocking=True)
         self._starts[:rows].copy_(begins, non_blocking=True)
         self._pages[width][:rows].copy_(torch.from_numpy(table), non_blocking=True)
-        graph.replay()
-        return True
 
     def close(self) -> None:
         self._graphs.clear()

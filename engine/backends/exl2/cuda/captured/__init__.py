@@ -1,0 +1,1 @@
+"""Forward passes on one GPU as CUDA graphs."""
