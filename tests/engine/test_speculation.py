@@ -228,6 +228,13 @@ def test_a_draft_model_keeps_up_while_guessing_is_suspended(opened):
     assert num_tokens > len(long.prompt) + 60
 
 
+def test_a_draft_model_knows_a_prompt_that_was_computed_beside_others(opened):
+    """It computes the prompt itself, and then guesses as itself."""
+    backend = opened(DEMO, draft_model=DEMO, is_overlapping=True)
+    end = run(backend, text_jobs()[1])["job1"][-1]
+    assert end.accepted_tokens > 0.8 * end.draft_tokens > 0
+
+
 def test_jobs_that_fail_or_leave_take_nothing_along(expected, guessing):
     jobs = text_jobs()
     broken = Sampling(allowed_token_ids=(5,), banned_token_ids=(5,))

@@ -74,5 +74,5 @@ def of_library(results: Iterable[dict[str, Any] | Result]) -> list[Result]:
     return [
         JobBegun(result["identifier"]) if isinstance(result, dict) else result
         for result in results
-        if not isinstance(result, dict) or not result["job"].num_parked
+        if not isinstance(result, dict) or not result["job"].was_parked
     ]

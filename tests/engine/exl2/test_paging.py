@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from switchyard.engine.grammar import constraints
-from switchyard.engine.messages import Chunk, Finished, Parked, Prefill, Started
+from switchyard.engine.messages import Chunk, Failed, Finished, Parked, Prefill, Started
 from tests.conftest import DEMO
 from tests.engine.exl2 import paging
 from tests.engine.exl2.drive import GREEDY, free_pages, prompt
@@ -241,6 +241,13 @@ def test_a_newcomer_waits_while_running_jobs_are_expected_to_need_the_pages(open
     assert not backend.has_room(of("next", 1))  # the pages that are left are theirs
 
 
+def test_a_pair_is_expected_to_need_pages_for_both_texts(opened):
+    backend = opened(8)
+    pair = {"negative_prompt": (7,), "sampling": replace(GREEDY, cfg_scale=1.5)}
+    start(backend, *(of(f"{i}", 2, usual_tokens=250, **pair) for i in range(3)))
+    assert not backend.has_room(of("next", 1))  # they will need more than two pages
+
+
 @pytest.mark.over_exl3("never")
 @pytest.mark.parametrize(
     "way", [{"ngram_draft": True}, {"draft_model": DEMO}], ids=["n-grams", "model"]
@@ -336,10 +343,60 @@ def test_a_more_urgent_job_gets_the_next_page(opened, is_overlapping, cancelled)
     if cancelled:
         backend.cancel(cancelled)
     else:
-        until(backend, lambda: len(parked(backend)) == 2, limit=40)
+        launched = []  # after each step, which of the others has begun the next
+        is_over = lambda: launched.append(backend._generator._step) or len(parked(backend)) == 2  # noqa: E731
+        until(backend, is_over, limit=40)
+        assert (len(launched) > 5 and launched.count(None) <= 2) or not is_overlapping, launched
     until(backend, lambda: not waiting(), limit=2)
     assert cancelled == "a" or "parked" in parked(backend)
     until(backend, lambda: not backend.num_jobs)
+
+
+def parked_at(backend, one, num_tokens):
+    """The job, parked after so many tokens."""
+    start(backend, one)
+    found = backend._jobs[one.identifier]
+    until(backend, lambda: found.num_sampled == num_tokens)
+    backend._generator.park(found)
+    return found
+
+
+def test_a_job_returns_after_the_prompts_that_are_computed(opened):
+    backend = opened(12, max_chunk_size=64)
+    start(backend, of("other", 20))
+    parked_at(backend, of("one"), 5)
+    backend.enqueue(of("urgent", 600, priority=1))
+    urgent = backend._jobs["urgent"]
+    until(backend, lambda: not parked(backend))
+    assert urgent.is_decoding
+
+
+def test_a_job_that_nearly_fills_the_cache_returns(opened):
+    backend = opened(1)
+    parked_at(backend, of("one", 100, SIZE - 100), 140)
+    until(backend, lambda: not backend.num_jobs, limit=20)
+
+
+def test_a_return_that_fails_after_its_passes_fails_the_job(opened):
+    backend = opened(4)
+    parked_at(backend, of("one", 10, 100), 20).begin_decoding = lambda: 1 / 0
+    assert type(until(backend, lambda: not backend.num_jobs)[-1]) is Failed
+
+
+def test_a_job_may_be_parked_again_after_64_tokens(opened):
+    backend = opened(4)
+    one = parked_at(backend, of("one", 10, 200), 20)
+    until(backend, lambda: one.is_decoding)
+    until(backend, lambda: one.may_be_parked)
+    assert one.num_sampled == 20 + 64
+
+
+def test_a_prompt_that_is_scored_is_not_parked_meanwhile(opened):
+    """Its logprobs would begin anew."""
+    backend = opened(3, max_chunk_size=64)
+    start(backend, of("a", 250, usual_tokens=1), of("scored", 400, prompt_logprobs=1))
+    until(backend, lambda: parked(backend))
+    assert parked(backend) == ["a"]
 
 
 def test_a_pairs_second_text_gets_pages_too(opened):
@@ -366,7 +423,7 @@ def test_a_return_that_fails_is_tried_again_twice(opened, alone, monkeypatch, nu
     forward_chunk = generator.model.forward_chunk
 
     def fail(*args, preprocess_only=False, **kwargs):
-        if preprocess_only and generator.active_jobs[0].num_parked and left:
+        if preprocess_only and generator.active_jobs[0].was_parked and left:
             left.pop()
             raise RuntimeError("out of memory")
         return forward_chunk(*args, preprocess_only=preprocess_only, **kwargs)

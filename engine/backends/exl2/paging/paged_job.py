@@ -29,7 +29,7 @@ class PagedJob(PromptJob):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.num_sampled = 0
-        self.num_parked = 0  # how many times it was parked
+        self.was_parked = False
         self.is_active = False  # whether it has pages
         self.is_moved = False  # whether its pages differ from those of its row
         self.is_short = False  # whether it lacks a page for the next step
@@ -41,7 +41,7 @@ class PagedJob(PromptJob):
         self._num_retries = 0  # since it began to return
         self._unnoted: list[int] = []  # tokens not yet in its sequences and pages
         self.drafted = [0]  # for each sequence: tokens that a draft model has computed
-        self._num_until_border = 0  # tokens until the current page is full
+        self._num_until_border = 0  # tokens until the current page is full; 0: unknown
 
     @property
     def num_found(self) -> int:
@@ -66,11 +66,10 @@ class PagedJob(PromptJob):
         if self.is_decoding:
             self._num_told = self.job.num_prompt_tokens
         self._num_found = self.num_found
-        self.cached_pages = self.cached_tokens = 0
 
     @property
     def may_be_parked(self) -> bool:
-        return not self.num_parked or self.num_sampled - self._first >= MIN_RUN
+        return not self.was_parked or self.num_sampled - self._first >= MIN_RUN
 
     @property
     def num_held_pages(self) -> int:
@@ -80,7 +79,7 @@ class PagedJob(PromptJob):
     def _num_ahead(self) -> int:
         """The number of new tokens for which the job takes pages when it starts."""
         left = self.job.max_new_tokens - self.num_sampled
-        return min(MIN_RUN if self.num_parked else 1, left)
+        return min(MIN_RUN if self.was_parked else 1, left)
 
     def position(self, sequence: int = 0) -> int:
         """Returns the position of the most recent token of a sequence."""
@@ -147,7 +146,7 @@ class PagedJob(PromptJob):
         """Release the pages until the job returns. No draw of the job may be in progress."""
         self._give_up_pages()
         self.freeze_progress()
-        self.num_parked += 1
+        self.was_parked = True
         self._num_retries = 0
         self._first = self.num_sampled
         self.is_decoding = self.is_short = False
@@ -163,7 +162,7 @@ class PagedJob(PromptJob):
         received text already, and a failed pass changes nothing. `Exl2Backend` does the same for
         decode steps.
         """
-        is_returning = self.num_parked > 0 and not self.is_decoding
+        is_returning = self.was_parked and not self.is_decoding
         if is_returning and self._num_retries < MAX_RETRIES:
             self._num_retries += 1
             logger.warning("%s: a pass failed; trying again", self.identifier, exc_info=error)
@@ -192,17 +191,13 @@ class PagedJob(PromptJob):
         """
         for sequence in self.sequences:
             for page in reversed(sequence.allocated_pages):
-                self.generator.access_serial += 1
+                self.generator.access_serial += 1  # same: serials only need to grow
                 page.access_serial = self.generator.access_serial
 
     def begin_decoding(self) -> None:
-        self._find_border()
         for sequence in self.sequences:
-            pages, index = (
-                sequence.allocated_pages,
-                sequence.kv_position // self.generator.page_size,
-            )
-            if index:  # not set if all earlier pages were cached
+            pages, size = sequence.allocated_pages, self.generator.page_size
+            if index := sequence.kv_position // size:  # not set if all earlier pages were cached
                 pages[index].prev_hash = pages[index - 1].phash
         self.drafted = [min(s.kv_position, self.draft_start) for s in self.sequences]
 

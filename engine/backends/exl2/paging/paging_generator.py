@@ -27,7 +27,7 @@ class PagingGenerator(PromptGenerator):
     ) -> None:
         """`work`: the counters to increment; `settings`: settings of the library's generator."""
         self.parked: list[PagedJob] = []
-        self._lacks_pages = False  # whether a job is short
+        self._lacks_pages = False  # whether a job is short  # same: found out at once
         self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)
         self._work = work
@@ -63,7 +63,10 @@ class PagingGenerator(PromptGenerator):
         if any(other.job.priority >= job.priority for other in self.parked):
             return False
         pending, active = self.pending_jobs, self.active_jobs
-        newcomers = [*pending, *(other for other in active if not other.is_decoding)]
+        newcomers = [
+            *pending,
+            *(other for other in active if not other.is_decoding),  # same: others have none left
+        ]
         num_left = sum(min(other.num_left, self.max_chunk_size) for other in newcomers)
         num_sequences = sum(len(other.sequences) for other in self.all_jobs())
         starting = [job, *(other.job for other in pending)]
@@ -80,7 +83,8 @@ class PagingGenerator(PromptGenerator):
     def _expected_tokens(self) -> int:
         """The number of new tokens that started jobs are still expected to generate."""
         return sum(
-            max(other.job.expected_tokens - other.num_sampled, 0) * len(other.sequences)
+            len(other.sequences)
+            * max(other.job.expected_tokens - other.num_sampled, 0)  # same: one more is nothing
             for other in (*self.active_jobs, *self.pending_jobs)
         )
 
@@ -122,7 +126,9 @@ class PagingGenerator(PromptGenerator):
         """Lets jobs that lack a page try again if there is one, or if a job can be parked now. Call
         this after `start_returning`.
         """
-        if self._lacks_pages and (self.unreferenced_pages or self._choose() is not None):
+        if not self._lacks_pages:  # same: only saves time
+            return
+        if self.unreferenced_pages or self._choose() is not None:
             self._lacks_pages = False
             for job in self.active_jobs:
                 job.is_short = False
