@@ -377,6 +377,12 @@ def test_a_job_that_nearly_fills_the_cache_returns(opened):
     until(backend, lambda: not backend.num_jobs, limit=20)
 
 
+def test_the_last_token_of_a_text_needs_no_page(opened):
+    backend = opened(2)
+    run(backend, [of("a", 100, SIZE + 1 - 100), of("b", 90, SIZE + 1 - 90)])
+    assert not backend.work.preempted
+
+
 def test_a_return_that_fails_after_its_passes_fails_the_job(opened):
     backend = opened(4)
     parked_at(backend, of("one", 10, 100), 20).begin_decoding = lambda: 1 / 0
