@@ -29,7 +29,7 @@ class Pool:
 
     def _oldest(self) -> Any:
         while True:
-            if not self._order:
+            if not self._order:  # same: sorting each time finds the same page
                 found = [(p.access_serial, p) for p in self._generator.unreferenced_pages.values()]
                 self._order = deque(sorted(found, key=lambda pair: pair[0]))
             serial, page = self._order.popleft()
