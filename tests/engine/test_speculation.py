@@ -229,7 +229,7 @@ def test_a_draft_model_keeps_up_while_guessing_is_suspended(opened):
 
 
 def test_a_draft_model_knows_a_prompt_that_was_computed_beside_others(opened):
-    """It computes the prompt itself, and then guesses as itself."""
+    """With itself for a draft model, nearly all guesses are right."""
     backend = opened(DEMO, draft_model=DEMO, is_overlapping=True)
     end = run(backend, text_jobs()[1])["job1"][-1]
     assert end.accepted_tokens > 0.8 * end.draft_tokens > 0

@@ -27,7 +27,7 @@ class PagingGenerator(PromptGenerator):
     ) -> None:
         """`work`: the counters to increment; `settings`: settings of the library's generator."""
         self.parked: list[PagedJob] = []
-        self._lacks_pages = False  # whether a job is short  # same: found out at once
+        self._lacks_pages = False  # whether a job is short  # same: the first iteration resets it
         self._moves: list[JobMoved] = []  # not yet reported
         super().__init__(device, passes, **settings)
         self._work = work

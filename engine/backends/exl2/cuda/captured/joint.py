@@ -21,8 +21,8 @@ Compute = Callable[[Part, Part], torch.Tensor]
 
 
 class JointPasses:
-    """A pass is captured if it takes less time than its two passes. For most numbers of tokens it
-    does, but cuBLAS has slow kernels for some.
+    """A joint pass is captured only if it takes less time than two separate passes. For some
+    numbers of tokens it takes more, because cuBLAS has slow kernels for them.
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class JointPasses:
         return len(self._graphs)
 
     def _gains(self, rows: int, num_tokens: int, fewer: int = 0) -> bool:
-        """Whether the pass takes less time than its prompts and a step of `fewer` rows do."""
+        """Whether the pass takes less time than two separate passes. `fewer`: the number of rows in
+        the separate decode step, if it differs.
+        """
         step = self._sizes.seconds[fewer or rows]
         apart = step + self._prompts.seconds[num_tokens]
         return self._seconds[rows, num_tokens] < apart * (1 - NOISE)
